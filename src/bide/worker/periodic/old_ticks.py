@@ -3,6 +3,9 @@
 Each was a message whose id was its time, and put the next one before it ran.
 """
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 import msgspec
 
 from bide.model.message import Message
@@ -40,6 +43,28 @@ def read_old_tick(message: Message) -> OldTick | None:
     except msgspec.MsgspecError:
         return None
     return tick if tick is not None and moment_of(message.id) == tick.due else None
+
+
+class OldLink(NamedTuple):
+    """A tick of a chain that waits or is leased."""
+
+    message: Message
+    tick: OldTick
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether no worker has begun with it."""
+        return is_untouched(self.message)
+
+
+def old_links(messages: Iterable[Message]) -> list[OldLink]:
+    """Return the ticks of a chain among messages, in the order of their times."""
+    links = [
+        OldLink(message, tick)
+        for message in messages
+        if (tick := read_old_tick(message)) is not None
+    ]
+    return sorted(links, key=lambda link: link.tick.due)
 
 
 def is_untouched(message: Message) -> bool:

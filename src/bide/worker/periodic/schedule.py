@@ -20,9 +20,15 @@ from bide.model.recurrence import Recurrence
 from bide.model.repeat import Repeat
 from bide.model.replies import Found, Outcomes, Page
 from bide.model.runs import Run, following, run_id
-from bide.model.times import HOUR_MS, LATEST
+from bide.model.times import HOUR_MS, LATEST, MINUTE_MS
 from bide.worker.periodic.chain import alive
-from bide.worker.periodic.old_ticks import OldTick, is_untouched, read_old_tick
+from bide.worker.periodic.old_ticks import (
+    OldLink,
+    OldTick,
+    is_untouched,
+    old_links,
+    read_old_tick,
+)
 from bide.worker.periodic.ticks import SCHEDULE_ID, ScheduleBody, read_body, tick_of
 from bide.worker.periodic.upkeep import PeriodicUpkeep
 
@@ -84,21 +90,21 @@ class ScheduleTicks(PeriodicUpkeep):
     async def ensure(self, *, refill: bool = False) -> None:
         """Put the message if there is none; adapt it if it waits, and is not as declared."""
         message = await self._message()
-        old_ticks = [] if message is not None and self._has_looked else await self._old_ticks()
+        links = [] if message is not None and self._has_looked else await self._old_links()
         # The time is read after the message: what another process changes in between cannot look
         # wrong, only outdated.
         now = await self.now()
         self._started = self._started or now
-        untouched = [(link, tick) for link, tick in old_ticks if is_untouched(link)]
         if message is None or message.state == "dead":
-            await self._put(message, old_ticks, now)
+            replaced = await self._postponed(links, now)
+            await self._put(message, links, replaced, now)
         else:
             await self._adapt(message, now)
             first_at = self._run_of(message, now).at
-            untouched = [(link, tick) for link, tick in untouched if tick.due >= first_at]
+            replaced = [link for link in links if link.is_untouched and link.tick.due >= first_at]
         self._has_looked = True
-        if untouched:
-            ids = [link.id for link, _ in untouched]
+        if replaced:
+            ids = [link.message.id for link in replaced]
             await self.store_client.patiently(Outcomes, Cancel(self.queue, ids))
 
     async def attend(self, handling: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
@@ -156,20 +162,37 @@ class ScheduleTicks(PeriodicUpkeep):
         found = await self.store_client.patiently(Found, Find(self.queue, [SCHEDULE_ID]))
         return found.messages[0]
 
-    async def _old_ticks(self) -> list[tuple[Message, OldTick]]:
+    async def _old_links(self) -> list[OldLink]:
         """Return the ticks of a chain that wait or are leased, in the order of their times."""
-        links = await arun_steps(alive(self.queue), partial(self.store_client.patiently, Page))
-        pairs = [(link, read_old_tick(link)) for link in links]
-        old_ticks = [(link, tick) for link, tick in pairs if tick is not None]
-        return sorted(old_ticks, key=lambda link_and_tick: link_and_tick[1].due)
+        steps = alive(self.queue)
+        return old_links(await arun_steps(steps, partial(self.store_client.patiently, Page)))
+
+    async def _postponed(self, links: list[OldLink], now: int) -> list[OldLink]:
+        """Return the ticks of a chain that no worker has begun, or can begin within a minute.
+
+        In that time the message takes their place. If this process dies, they are run instead.
+        """
+        untouched = [link for link in links if link.is_untouched]
+        later = now + MINUTE_MS
+        ids = [link.message.id for link in untouched if link.message.due < later]
+        if not ids:
+            return untouched
+        command = Reschedule(self.queue, ids, at=later)
+        reply = await self.store_client.patiently(Outcomes, command)
+        begun = {outcome.id for outcome in reply.outcomes if not outcome.done}
+        return [link for link in untouched if link.message.id not in begun]
 
     async def _put(
-        self, dead: Message | None, old_ticks: list[tuple[Message, OldTick]], now: int
+        self, dead: Message | None, links: list[OldLink], replaced: list[OldLink], now: int
     ) -> None:
         """Put the message; if somebody has buried it, that is a dead letter as of any run.
 
-        With ticks of a chain, it goes on with the first one that no worker has begun, or else after
-        the last one.
+        Args:
+            dead: what somebody has buried; `None`: there is no message.
+            links: ticks of a chain.
+            replaced: those with the first of which it goes on; if there are none, it goes on after
+                the last of the others.
+            now: the time.
         """
         schedule = self._schedule
         body = schedule.body(await self.started())
@@ -195,12 +218,13 @@ class ScheduleTicks(PeriodicUpkeep):
                 )
                 return
             on_conflict = "revive"
-        elif old_ticks:
-            _, tick = old_ticks[-1]
+        elif links:
+            tick = links[-1].tick
             previous = tick.due if schedule.has_time(tick.due) else tick.previous
             run = msgspec.structs.replace(run, previous=previous)
-            if untouched := [tick for link, tick in old_ticks if is_untouched(link)]:
-                run = Run(untouched[0].due, previous=untouched[0].previous)
+            if replaced:
+                tick = replaced[0].tick
+                run = Run(tick.due, previous=tick.previous)
             run = self._planned(run, now)
             if tick.spec == schedule.recurrence.spec:
                 body = msgspec.structs.replace(body, since=tick.since)
