@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import bide
 from bide.consuming.store_client import StoreClient
-from bide.model.commands import BuryCommand, Cancel, Configure, Edit, Purge, Reschedule
-from bide.model.message import Message
+from bide.model.commands import BuryCommand, Cancel, Configure, Edit, Purge, Put, Reschedule
+from bide.model.message import Message, withheld
 from bide.model.repeat import Missed, Repeat
-from bide.model.replies import Outcomes
+from bide.model.replies import Found, Outcomes
 from bide.model.runs import Run, after_ack, delivered_run, first_run, renewal
 from bide.model.times import unix
 from bide.worker.periodic.schedule import ScheduleTicks
@@ -258,6 +258,51 @@ def test_a_schedule_that_somebody_has_buried(scene: Scene, diary: Diary) -> None
         letter = await scene.find("schedule@2026-03-02T09:30:00.000Z", "reports")
         assert (letter.state, letter.error) == ("dead", "no")
         assert (await scene.counts("reports")).sizes.dead == 1
+
+    scene.play(story())
+
+
+def test_a_token_that_may_not_see_bodies_changes_nothing(scene: Scene, diary: Diary) -> None:
+    async def story() -> None:
+        diary.add(every="15m")
+        async with scene.at_work():
+            await diary.put()
+
+        class Withheld(StoreClient):
+            async def patiently(self, kind: type[Any], command: Any, *options: Any) -> Any:
+                reply = await super().patiently(kind, command, *options)
+                if isinstance(reply, Found) and reply.messages[0] is not None:
+                    return Found([withheld(reply.messages[0])])
+                return reply
+
+        scene.clock.advance(1)
+        newer = bide.App("memory://")
+        newer.schedule("reports", cron="40 * * * *")(diary.write)
+        await ScheduleTicks(newer.schedules["reports"], Withheld(scene.lane, scene.clock)).ensure()
+        assert await diary.next_times() == ["09:15"]
+
+    scene.play(story())
+
+
+def test_a_token_that_may_not_revive_says_so(
+    scene: Scene, diary: Diary, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        diary.add(every="15m")
+        async with scene.at_work():
+            await diary.put()
+        await scene.lane.acall(BuryCommand("reports", ids=[SCHEDULE_ID], reason="no"))
+
+        class Refusing(StoreClient):
+            async def patiently(self, kind: type[Any], command: Any, *options: Any) -> Any:
+                if isinstance(command, Put):
+                    raise bide.AccessDenied("the token has no right 'admin'")
+                return await super().patiently(kind, command, *options)
+
+        client = Refusing(scene.lane, scene.clock)
+        await ScheduleTicks(scene.app.schedules["reports"], client).ensure()
+        assert (await scene.find(SCHEDULE_ID, "reports")).state == "dead"
+        assert "it does not go on until that is revived: the token has no right" in caplog.text
 
     scene.play(story())
 

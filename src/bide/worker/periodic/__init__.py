@@ -1,1 +1,1 @@
-"""Sources and schedules: chains of messages of which each puts the next."""
+"""Schedules, which are messages that repeat, and sources, which are chains of messages."""
