@@ -55,6 +55,9 @@ EXPIRED_KEEP = 86_400_000
 FORGET = 1_000
 """The maximum number of messages that one command forgets."""
 
+HELD = " held"
+"""So ends `run` of a message that is held: no run is due until it is resumed."""
+
 RUN_ENDED = "ended "
 """With this begins `run` of a message whose run has ended while nobody planned the next one."""
 
@@ -362,9 +365,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     @property
     def held(self) -> bool:
         """Whether it repeats and is held, so that no run is due until it is resumed."""
-        from bide.model.runs import Run
-
-        return self.run is not None and Run.of(self.run).held
+        return self.run is not None and self.run.endswith(HELD)
 
     @property
     def due_at(self) -> datetime:

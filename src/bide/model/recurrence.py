@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from heapq import merge
+from itertools import takewhile
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -17,11 +18,21 @@ from bide.model.times import (
     milliseconds,
 )
 
+LONGEST_EXPRESSION = 256
+"""The maximum length of a cron expression, in characters."""
+
+HORIZON_YEARS = 40
+"""For how many years the next time of a cron expression is looked for. It may be 40 years until 29
+February is a certain day of the week again, and an expression may name times that never come."""
+
 SHORTEST = 100
 """The shortest period, in milliseconds."""
 
 UNITS = {"d": DAY_MS, "h": HOUR_MS, "m": MINUTE_MS, "s": SECOND_MS, "ms": 1}
 """The units of a period as text, and their lengths in milliseconds."""
+
+_CHECKED_FROM = 1_600_000_000_000
+"""From this time on, in Unix milliseconds, an expression must name one."""
 
 ALIASES = {
     "@hourly": "0 * * * *",
@@ -87,6 +98,10 @@ class CronTimes:
             raise InvalidArgument(
                 "cron= needs the package cronsim: pip install 'bide[schedules]'; every= needs none"
             ) from error
+        if len(expression) > LONGEST_EXPRESSION:
+            raise InvalidArgument(
+                f"cron={expression[:40]!r}... is longer than {LONGEST_EXPRESSION} characters"
+            )
         self._simulator: Any = CronSim
         self.text = " ".join(expression.split())
         """The expression."""
@@ -110,9 +125,14 @@ class CronTimes:
             raise self._refusal(str(error).lower()) from None
         except StopIteration:
             raise self._refusal("it names no day that exists") from None
+        self.after(_CHECKED_FROM)  # in its zone, a time that the clocks skip may be all it names
 
     def after(self, moment: int) -> int:
-        """Return the first of these times that is later than `moment`."""
+        """Return the first of these times that is later than `moment`.
+
+        Raises:
+            InvalidArgument: there is none for many years.
+        """
         known = self._known
         if known[0] <= moment < known[1]:
             return known[1]
@@ -125,13 +145,18 @@ class CronTimes:
         local = datetime.fromtimestamp(moment // 1000, self.zone)
         # In an hour that is repeated, the library may go back.
         later_times = (time for time in self._times(local) if time.timestamp() * 1000 > moment)
-        return round(next(later_times).timestamp() * 1000)
+        try:
+            return round(next(later_times).timestamp() * 1000)
+        except (StopIteration, OverflowError):
+            zone = self.zone.key
+            raise self._refusal(f"in {zone} it names no time for {HORIZON_YEARS} years") from None
 
     def _times(self, start: datetime) -> Iterator[datetime]:
         """Return the times after a local time, without end."""
+        end = start.year + HORIZON_YEARS
         if not self._follows_elapsed_time:
             times: Iterator[datetime] = self._simulator(self._fields, start)
-            return times
+            return takewhile(lambda time: time.year <= end, times)
         # The times under each offset of the next year; one counts if the zone has that offset then.
         # No zone keeps an offset for less than four weeks.
         samples = (start + timedelta(weeks=number) for number in range(0, 54, 4))
@@ -139,7 +164,9 @@ class CronTimes:
         starts = [start.astimezone(timezone(offset)) for offset in offsets]
         times = merge(*(self._simulator(self._fields, local_start) for local_start in starts))
         return (
-            time for time in times if time.astimezone(self.zone).utcoffset() == time.utcoffset()
+            time
+            for time in takewhile(lambda time: time.year <= end, times)
+            if time.astimezone(self.zone).utcoffset() == time.utcoffset()
         )
 
     def _refusal(self, why: str) -> InvalidArgument:

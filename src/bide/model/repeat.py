@@ -32,6 +32,9 @@ Missed = Literal["once", "all", "skip"]
 
 MISSED: tuple[Missed, ...] = ("once", "all", "skip")
 
+SHORTEST_GRACE = 1_000
+"""The shortest `grace`, in milliseconds: workers need some time to begin."""
+
 MAX_TIMES = 1_000_000_000
 """The maximum of `times`."""
 
@@ -142,7 +145,7 @@ class Repeat(ABC):
             "until": None if until_ms is None else to_datetime(until_ms),
             "times": times,
             "missed": missed,
-            "grace": None if grace is None else exact_text(milliseconds(grace, "grace")),
+            "grace": None if grace is None else exact_text(_checked_grace(grace)),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -261,6 +264,18 @@ class Every(Repeat):
 
     def _title(self) -> str:
         return f"every {self.period}"
+
+
+def _checked_grace(grace: Duration) -> int:
+    """Return how late a run may begin, in milliseconds.
+
+    Raises:
+        InvalidArgument: it is no duration, or so short that no worker could be in time.
+    """
+    ms = milliseconds(grace, "grace")
+    if ms < SHORTEST_GRACE:
+        raise InvalidArgument(f"grace={grace!r} must be {SHORTEST_GRACE} ms or longer")
+    return ms
 
 
 @lru_cache(maxsize=512)

@@ -16,12 +16,12 @@ import msgspec
 from bide.model.command_parts import NextRun
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_NAME
-from bide.model.message import RUN_ENDED, Item, Message, NewMessage
+from bide.model.message import HELD, RUN_ENDED, Item, Message, NewMessage
 from bide.model.recurrence import latest
 from bide.model.repeat import Repeat, repeat_of
 from bide.model.times import LATEST, iso, unix
 
-_TEXT = re.compile(r"(\S+)(?: after=(\S+))?(?: left=([0-9]{1,10}))?( held)?")
+_TEXT = re.compile(r"(\S+)(?: after=(\S+))?(?: left=([0-9]{1,10}))?( added)?( held)?")
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
@@ -36,6 +36,8 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     """Whether no run is due until somebody resumes the message."""
     previous: int | None = None
     """The time of the last run before it that was not left out; `None`: it is the first one."""
+    added: bool = False
+    """Whether somebody has added it to those of the rule (`run_now`)."""
 
     @property
     def text(self) -> str:
@@ -45,7 +47,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
             >>> Run(1_700_000_000_000, left=3).text
             '2023-11-14T22:13:20.000Z left=3'
         """
-        return _text_of(self.at, self.left, self.held, self.previous)
+        return _text_of(self.at, self.left, self.held, self.previous, self.added)
 
     @classmethod
     def of(cls, text: str) -> "Run":
@@ -71,11 +73,11 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
 
 @lru_cache(maxsize=512)
-def _text_of(at: int, left: int | None, held: bool, previous: int | None) -> str:
+def _text_of(at: int, left: int | None, held: bool, previous: int | None, added: bool) -> str:
     """Return the text of a run."""
     previous_text = "" if previous is None else f" after={iso(previous)}"
     left_text = "" if left is None else f" left={left}"
-    return f"{iso(at)}{previous_text}{left_text}{' held' * held}"
+    return f"{iso(at)}{previous_text}{left_text}{' added' * added}{HELD * held}"
 
 
 @lru_cache(maxsize=512)
@@ -90,7 +92,7 @@ def _run_of(text: str) -> Run:
     except (ValueError, InvalidArgument):
         raise InvalidArgument(f"{text!r} is not a run of a message that repeats") from None
     left = None if match[3] is None else int(match[3])
-    return Run(at, left, match[4] is not None, previous)
+    return Run(at, left, match[5] is not None, previous, match[4] is not None)
 
 
 class FirstRun(NamedTuple):
@@ -155,7 +157,9 @@ def first_run_at(rule: object, due: int | None, now: int) -> FirstRun:
             f"repeat={rule!r} is no rule; write bide.Cron('0 9 * * MON', 'Europe/Berlin') or "
             "bide.Every('15m')"
         )
-    run = first_run(rule, now) if due is None else Run(due, rule.times)
+    run = first_run(rule, now)  # also if a due time is given: the rule must have times
+    if due is not None:
+        run = Run(due, rule.times)
     return FirstRun(rule.text, run.text, run.at)
 
 
@@ -324,7 +328,7 @@ def dead_letter(message: Message, now: int) -> Item:
         message: as it was claimed.
         now: when.
     """
-    run = Run.of(message.run or "")
+    run = Run.of(delivered_run(message, now).run or "")
     item = message.as_item(message.failures, now)
     # One that was buried has used up its attempts without having made them.
     made = message.failures[-1].attempt if message.failures else message.attempt - 1
@@ -386,6 +390,5 @@ def check_rule_and_run(id: str, rule: str | None, run: str | None) -> None:
         return
     if rule is None or run is None:
         raise InvalidArgument("rule and run go together: give both, or neither")
-    repeat_of(rule)
-    Run.of(run)
+    repeat_of(rule).after(Run.of(run).at)  # it can be planned
     check_repeated_id(id)

@@ -10,7 +10,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.limits import BULK
 from bide.model.message import RUN_ENDED, Item, Message
 from bide.model.parts import in_bytes
-from bide.model.repeat import Repeat, repeat_of
+from bide.model.repeat import repeat_of
 from bide.model.replies import (
     Forecasted,
     Found,
@@ -29,6 +29,9 @@ from bide.queue.results import Forecast
 MAX_BACKFILL = 10_000
 """The maximum number of runs that one `backfill` puts."""
 
+BACKFILL_BYTES = 64 * 1024 * 1024
+"""The maximum size of the bodies of the runs that one `backfill` puts."""
+
 SCANNED = 500
 """How many messages are read at a time for a forecast with all runs."""
 
@@ -39,7 +42,8 @@ def holding(builder: CommandBuilder, id: str) -> Steps[Outcome]:
     if message is None:
         return Outcome(id, False)
     run = msgspec.structs.replace(Run.of(message.run or ""), held=True)
-    return (yield from _edited(builder, message, run, HoldOutcome))
+    due = message.due if _is_under_way(message) else None
+    return (yield from _edited(builder, message, run, HoldOutcome, due=due))
 
 
 def resuming(builder: CommandBuilder, id: str) -> Steps[Outcome]:
@@ -47,10 +51,16 @@ def resuming(builder: CommandBuilder, id: str) -> Steps[Outcome]:
     message = yield from _repeating(builder, id)
     if message is None:
         return Outcome(id, False)
-    rule, run = repeat_of(message.rule or ""), Run.of(message.run or "")
-    first = first_run(rule, builder.now())
-    resumed = msgspec.structs.replace(run, at=first.at, left=_left_by_rule(rule, run), held=False)
-    return (yield from _edited(builder, message, resumed, ResumeOutcome))
+    run = Run.of(message.run or "")
+    if not run.held:
+        return _as_it_is(message)  # it repeats, whether or not a worker holds it now
+    resumed, due = msgspec.structs.replace(run, held=False), None
+    if _is_under_way(message):
+        due = message.due
+    elif not run.added:  # an added one is due already
+        first = first_run(repeat_of(message.rule or ""), builder.now())
+        resumed = msgspec.structs.replace(resumed, at=first.at)
+    return (yield from _edited(builder, message, resumed, ResumeOutcome, due=due))
 
 
 def running_now(builder: CommandBuilder, id: str) -> Steps[Outcome]:
@@ -58,19 +68,25 @@ def running_now(builder: CommandBuilder, id: str) -> Steps[Outcome]:
     message = yield from _repeating(builder, id)
     if message is None:
         return Outcome(id, False)
-    now, rule, text = builder.now(), repeat_of(message.rule or ""), message.run or ""
+    now, text = builder.now(), message.run or ""
     run = Run.of(text)
-    left = _left_by_rule(rule, run)
-    if left is not None and not text.startswith(RUN_ENDED):  # else it takes the place of that run
-        left += 1
-    extra_run = Run(now, left, run.held, run.previous)
-    return (yield from _edited(builder, message, extra_run, RunNowOutcome, due=now))
+    if message.due <= now and message.state != "leased":  # it is going to run
+        return _as_it_is(message)
+    if run.added or _is_under_way(message):  # this run is not over
+        return (yield from _edited(builder, message, run, RunNowOutcome, due=now))
+    left = None if run.left is None else run.left + 1
+    added = Run(now, left, run.held, run.previous, added=True)
+    return (yield from _edited(builder, message, added, RunNowOutcome, due=now))
 
 
-def _left_by_rule(rule: Repeat, run: Run) -> int | None:
-    """Return how many runs are left without one that `run_now` has added and that waits."""
-    is_added = rule.after(run.at - 1) != run.at
-    return run.left - 1 if run.left is not None and run.left > 1 and is_added else run.left
+def _is_under_way(message: Message) -> bool:
+    """Return whether a run of a message waits that has failed, so that it is to be retried."""
+    return message.attempt > 0 and not (message.run or "").startswith(RUN_ENDED)
+
+
+def _as_it_is(message: Message) -> Outcome:
+    """Return the outcome for a message that is as it was asked for."""
+    return Outcome(message.id, True, message.state, message.due, message.until, message.holder)
 
 
 def backfilling(
@@ -176,14 +192,16 @@ def runs_between(message: Message, start: int, end: int) -> Iterator[Item]:
     Raises:
         InvalidArgument: there are too many, or its rule cannot be read here.
     """
-    rule = repeat_of(message.rule or "")
+    rule, waiting = repeat_of(message.rule or ""), Run.of(message.run or "")
+    end = min(end, waiting.at)  # that one is going to run by itself
+    most = min(MAX_BACKFILL, BACKFILL_BYTES // max(1, len(message.data)))
     count, at = 0, rule.after(start - 1)
     while at is not None and at < end:
         count += 1
-        if count > MAX_BACKFILL:
+        if count > most:
             raise InvalidArgument(
-                f"between {iso(start)} and {iso(end)} are more than {MAX_BACKFILL:,} runs; put "
-                "them in several steps"
+                f"between {iso(start)} and {iso(end)} are more than {most:,} runs, which is the "
+                "most for a body of this size; put them in several steps"
             )
         yield _run_alone(message, at)
         at = rule.after(at)
@@ -193,5 +211,12 @@ def _run_alone(message: Message, at: int) -> Item:
     """Return one run of a message as a message of its own."""
     item = message.as_item((), None)
     return msgspec.structs.replace(
-        item, id=run_id(message.id, at), at=at, attempt=0, created=None, rule=None, run=None
+        item,
+        id=run_id(message.id, at),
+        at=at,
+        expires=None,
+        attempt=0,
+        created=None,
+        rule=None,
+        run=None,
     )

@@ -162,7 +162,8 @@ def rescheduling(command: Reschedule, first: Scan) -> Steps[int]:
     count = 0
     while scan is not None:
         page: Page = yield scan
-        if ids := unheld(page.messages):
+        # A message that is held waits for a person, whatever is done to its group.
+        if ids := unheld(message for message in page.messages if not message.held):
             reply: Outcomes = yield msgspec.structs.replace(command, ids=ids)
             count += sum(map(bool, reply.outcomes))
         scan = following(scan, page)

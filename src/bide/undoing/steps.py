@@ -119,6 +119,8 @@ def _change_matching(bulk: Bulk) -> Steps[Part]:
     page: Page = yield cmd.Scan(bulk.queue, state, bulk.where, bulk.cursor, PART, MAX_BYTES // 2)
     states = _CHANGEABLE[bulk.verb] if state is None else (state,)
     messages = [message for message in page.messages if message.state in states]
+    if bulk.verb == "reschedule":  # one that is held waits for a person
+        messages = [message for message in messages if not message.held]
     cursor, part = page.cursor, bulk.part
     if state == "dead" and until is not None:
         messages = [

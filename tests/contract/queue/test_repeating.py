@@ -110,8 +110,8 @@ def test_the_last_run_is_a_dead_letter_of_its_own_name(reminders: bide.Queue) ->
 
 def test_runs_that_come_too_late_are_not_delivered(reminders: bide.Queue) -> None:
     reminders.put("x", id="late", repeat=HOURLY, at=some_hours_ago(0.5), expires="1m")
-    skip = bide.Every("1h", missed="skip", grace=0)
-    reminders.put("x", id="missed", repeat=skip, at=some_hours_ago(5))
+    skip = bide.Every("1h", start=some_hours_ago(5.5), missed="skip", grace="1m")
+    reminders.put("x", id="missed", repeat=skip, at=skip.start)
     reminders.put("x", id="once", repeat=HOURLY, at=some_hours_ago(5))
     assert [delivery.id for delivery in reminders.claim(5)] == ["once"]
     for id in ("late", "missed"):
@@ -230,12 +230,51 @@ def test_a_run_now_is_one_more(reminders: bide.Queue) -> None:
 
 def test_runs_now_are_counted_once(reminders: bide.Queue) -> None:
     reminders.put("x", id="ann", repeat=bide.Every("1h", times=3))
-    for change in (reminders.run_now, reminders.run_now, reminders.resume):
+    for change in (reminders.run_now, reminders.run_now, reminders.hold, reminders.resume):
         assert change("ann")
     message = reminders.get("ann")
     assert message is not None
     assert message.run is not None
+    assert message.run.endswith(" left=4 added")
+    (delivery,) = reminders.claim()
+    delivery.ack()
+    message = reminders.get("ann")
+    assert message is not None
+    assert message.run is not None
     assert message.run.endswith(" left=3")
+
+
+def test_what_is_held_waits_for_the_end_of_a_run_that_is_retried(reminders: bide.Queue) -> None:
+    reminders.put("x", id="ann", repeat=HOURLY, at=some_hours_ago(0.5), attempts=2)
+    (delivery,) = reminders.claim()
+    delivery.retry("1h", "no")
+    assert reminders.hold("ann")
+    message = reminders.get("ann")
+    assert message is not None
+    assert (message.held, message.attempt) == (True, 1)
+    assert message.due < LATEST
+    assert reminders.run_now("ann").state == "ready"
+    (delivery,) = reminders.claim()
+    assert delivery.attempt == 2
+    delivery.retry(reason="no again")
+    assert reminders.hold("ann")  # it has no attempt left, and nobody has planned the next run
+    assert reminders.claim() == []
+    assert [len(letter.failures) for letter in reminders.dead()] == [2]
+    message = reminders.get("ann")
+    assert message is not None
+    assert (message.due, message.attempt, message.failures) == (LATEST, 0, ())
+    assert reminders.resume("ann")
+    assert reminders.resume("ann")
+    assert reminders.audit()
+
+
+def test_a_group_is_rescheduled_without_those_that_are_held(reminders: bide.Queue) -> None:
+    for id in ("ann", "bob"):
+        reminders.put("x", id=id, repeat=HOURLY, group="g")
+    reminders.hold("bob")
+    assert reminders.reschedule(group="g", at=some_hours_ago(0.1)) == 1
+    assert reminders.reschedule(group="g", at=some_hours_ago(0.1), undo=True) == 1
+    assert [delivery.id for delivery in reminders.claim(5)] == ["ann"]
 
 
 def test_past_runs_are_put_once(reminders: bide.Queue) -> None:

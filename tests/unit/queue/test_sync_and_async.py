@@ -13,7 +13,7 @@ from bide.model import commands as cmd
 from bide.model.command_identity import Identities
 from bide.model.limits import MAX_BYTES
 from bide.model.message import Item, version_of
-from bide.model.replies import Reply
+from bide.model.replies import Outcome, Reply
 from bide.model.times import LATEST, iso
 from bide.observing.explanation import Explanation
 from bide.queue.base import all_queues_in
@@ -393,20 +393,21 @@ CALLS: dict[str, Call] = {
     ),
     "resume an id": Call(
         lambda q: q.resume("r"),
-        [cmd.Find("q", ["r"]), edit_of_run(run(1), HOURS + HOUR)],
-        lambda replies: outcome(replies[1:]),
+        [cmd.Find("q", ["r"])],
+        lambda replies: Outcome("r", True, "delayed", HOURS + HOUR),
     ),
     "run_now": Call(
         lambda q: q.run_now("r"),
-        [cmd.Find("q", ["r"]), edit_of_run(iso(START), START)],
+        [cmd.Find("q", ["r"]), edit_of_run(f"{iso(START)} added", START)],
         lambda replies: outcome(replies[1:]),
     ),
     "backfill": Call(
-        lambda q: q.backfill("r", after=HOURS / 1000, before=(HOURS + 2 * HOUR) / 1000),
+        lambda q: q.backfill("r", after=(HOURS - HOUR) / 1000, before=(HOURS + 2 * HOUR) / 1000),
         [
             cmd.Find("q", ["r"]),
             cmd.Put(
-                "q", [Item(f"r@{run(number)}", b"5", at=HOURS + number * HOUR) for number in (0, 1)]
+                "q",
+                [Item(f"r@{run(number)}", b"5", at=HOURS + number * HOUR) for number in (-1, 0)],
             ),
         ],
         lambda replies: outcomes(replies[1:]),

@@ -312,6 +312,14 @@ class RunCases:
         assert driver.ack(*driver.hold()) == [Outcome("a", True)]
         assert driver.state("a") is None
 
+    def test_another_rule_begins_with_all_attempts(self, driver: Driver) -> None:
+        for id in ("a", "b"):
+            driver.retry(driver.lease(id, attempts=1, **SERIES), reason="no")
+        driver.edit("a", rule=OTHER_RULE, run=RUNS[1], delay=9)
+        driver.edit("b", rule=RULE, run=RUNS[1], delay=9)
+        assert [driver.get(id).attempt for id in "ab"] == [0, 1]
+        assert [len(driver.get(id).failures) for id in "ab"] == [0, 1]
+
     def test_a_put_replaces_the_rule(self, driver: Driver) -> None:
         driver.put("a", delay=5, **SERIES)
         driver.replace("a", delay=5, rule=OTHER_RULE, run=FIRST)

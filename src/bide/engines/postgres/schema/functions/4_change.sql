@@ -183,6 +183,10 @@ BEGIN
         cause := 'revived';
       WHEN 'edit' THEN
         new := json_populate_record(new, edit);
+        IF edit ->> 'rule' <> coalesce(was.rule, '') AND was.state <> DEAD_STATE THEN  -- its first run has all attempts
+          new.attempt := 0;
+          new.failures := NULL;
+        END IF;
         IF edit -> 'expires' IS NOT NULL THEN  -- a retry keeps the time at which it expires
           new.expires := new.expires - (new.due - coalesce(new.planned, new.due));
         END IF;
