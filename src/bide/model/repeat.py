@@ -32,7 +32,7 @@ Missed = Literal["once", "all", "skip"]
 
 MISSED: tuple[Missed, ...] = ("once", "all", "skip")
 
-SHORTEST_GRACE = 1_000
+SHORTEST_GRACE = 100
 """The shortest `grace`, in milliseconds: workers need some time to begin."""
 
 MAX_TIMES = 1_000_000_000

@@ -52,8 +52,8 @@ def resuming(builder: CommandBuilder, id: str) -> Steps[Outcome]:
     if message is None:
         return Outcome(id, False)
     run = Run.of(message.run or "")
-    if not run.held:
-        return _as_it_is(message)  # it repeats, whether or not a worker holds it now
+    if not run.held and message.state != "leased":
+        return _as_it_is(message)
     resumed, due = msgspec.structs.replace(run, held=False), None
     if _is_under_way(message):
         due = message.due
@@ -193,15 +193,17 @@ def runs_between(message: Message, start: int, end: int) -> Iterator[Item]:
         InvalidArgument: there are too many, or its rule cannot be read here.
     """
     rule, waiting = repeat_of(message.rule or ""), Run.of(message.run or "")
-    end = min(end, waiting.at)  # that one is going to run by itself
     most = min(MAX_BACKFILL, BACKFILL_BYTES // max(1, len(message.data)))
     count, at = 0, rule.after(start - 1)
     while at is not None and at < end:
+        if at == waiting.at:  # that one is going to run by itself
+            at = rule.after(at)
+            continue
         count += 1
         if count > most:
             raise InvalidArgument(
-                f"between {iso(start)} and {iso(end)} are more than {most:,} runs, which is the "
-                "most for a body of this size; put them in several steps"
+                f"between {iso(start)} and {iso(end)} are more than {most:,} runs; put them in "
+                "several steps"
             )
         yield _run_alone(message, at)
         at = rule.after(at)

@@ -244,19 +244,20 @@ SPAN = ("--after", START, "--before", "2096-10-03T00:00Z")
 
 
 def test_backfill(run: Bide, daily: bide.Queue) -> None:
-    first, second = "a@2096-10-01T00:00:00.000Z", "a@2096-10-02T00:00:00.000Z"
-    result = run("backfill", "orders", "a", *SPAN)
+    first, second = "a@2096-10-02T00:00:00.000Z", "a@2096-10-03T00:00:00.000Z"
+    span = ("--after", "2096-10-01T00:00Z", "--before", "2096-10-04T00:00Z")  # the first one waits
+    result = run("backfill", "orders", "a", *span)
     assert result.exit_code == 0
     assert [line.split("\t") for line in result.output.splitlines()] == [
-        [first, "stored", "delayed", "2096-10-01T00:00:00.000Z"],
-        [second, "stored", "delayed", "2096-10-02T00:00:00.000Z"],
+        [first, "stored", "delayed", "2096-10-02T00:00:00.000Z"],
+        [second, "stored", "delayed", "2096-10-03T00:00:00.000Z"],
     ]
     assert (message(daily, second).body, message(daily, second).rule) == ({"n": 1}, None)
     daily.cancel(first)
-    result = run("backfill", "orders", "a", *SPAN)
+    result = run("backfill", "orders", "a", *span)
     assert [line.split("\t")[1] for line in result.output.splitlines()] == ["stored", "kept"]
     assert result.exit_code == 0
-    lines = run("backfill", "orders", "a", *SPAN, "--json").output.splitlines()
+    lines = run("backfill", "orders", "a", *span, "--json").output.splitlines()
     assert [json.loads(line)["done"] for line in lines] == [False, False]
 
 

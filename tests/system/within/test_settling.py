@@ -14,7 +14,7 @@ from bide.model import commands as cmd
 from bide.model.message import Item
 from bide.model.replies import Outcomes
 from bide.testing import FakeClock
-from bide.testing.hooks import url_of
+from bide.testing.hooks import lane_of, plan_nothing, url_of
 from bide.within import carry_out
 from tests.system.within.libraries import ASYNCHRONOUS, BLOCKING, Made, User, libpq
 
@@ -98,6 +98,7 @@ def test_a_renewal_is_committed_with_the_effect(shop: Shop) -> None:
     user, orders = shop
     guest = guest_of(url_of(orders))
     assert guest is not None
+    plan_nothing(lane_of(orders))
 
     def settle(command: cmd.Command) -> None:
         (reply,) = carry_out(user.within, guest, [command], None)

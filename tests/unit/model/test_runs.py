@@ -103,7 +103,7 @@ def test_a_rule_tells_people_when() -> None:
         ),
         (lambda: hourly(start=at(NOON).replace(tzinfo=None)), "has no time zone"),
         (lambda: hourly(until=30), "until=30"),
-        (lambda: hourly(grace=0), "grace=0 must be 1000 ms or longer"),
+        (lambda: hourly(grace=0), "grace=0 must be 100 ms or longer"),
         (lambda: bide.Cron("1" * 5_000 + " 0 * * *"), "longer than 256 characters"),
         (lambda: bide.Cron("*/30 2 25-31 3 */7", BERLIN), "it names no time for 40 years"),
         (lambda: hourly(missed="never"), "missed='never' is none of once, all, skip"),

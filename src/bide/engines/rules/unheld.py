@@ -65,7 +65,8 @@ def edit(record: Record, command: Edit, place: int, facts: Facts) -> Change:
         options["expires"] -= after.due - after.planned
     if command.data is not UNSET:
         options |= {"data": command.data, "json": command.json}
-    if isinstance(command.rule, str) and command.rule != record.rule and record.state in WAITING:
+    is_another = command.rule != record.rule and command.run != record.run
+    if isinstance(command.rule, str) and is_another and record.state in WAITING:
         options |= {"attempt": 0, "failures": ()}  # its first run has all attempts
     after = replace(after, **options)
     # Its priority is a part of its rank.

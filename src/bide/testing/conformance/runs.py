@@ -313,8 +313,8 @@ class RunCases:
         assert driver.state("a") is None
 
     def test_another_rule_begins_with_all_attempts(self, driver: Driver) -> None:
-        for id in ("a", "b"):
-            driver.retry(driver.lease(id, attempts=1, **SERIES), reason="no")
+        driver.put("a", "b", attempts=1, **SERIES)
+        driver.retry(*driver.hold(), reason="no")
         driver.edit("a", rule=OTHER_RULE, run=RUNS[1], delay=9)
         driver.edit("b", rule=RULE, run=RUNS[1], delay=9)
         assert [driver.get(id).attempt for id in "ab"] == [0, 1]

@@ -371,8 +371,10 @@ local function edit(r)
   local is_ready = not r.state and not moment and not call('ZSCORE', DELAYED, r.member)
   if moment then plan(r, moment) end
   set_group(r, edited.group or r.group)
-  -- Another rule: its first run has all attempts.
-  if edited.rule and edited.rule ~= r.rule and not r.state then r.attempt, r.failures = 0, {} end
+  -- With another rule and another run, this one has all attempts.
+  if edited.rule and edited.rule ~= r.rule and edited.run ~= r.run and not r.state then
+    r.attempt, r.failures = 0, {}
+  end
   for name, value in pairs(edited) do r[name] = value end
   r.expires, r.rule, r.run = r.expires or nil, r.rule or nil, r.run or nil
   if edited.expires then r.expires = r.expires - (r.due - (r.planned or r.due)) end  -- a retry keeps when it expires

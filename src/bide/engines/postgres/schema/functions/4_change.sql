@@ -183,7 +183,9 @@ BEGIN
         cause := 'revived';
       WHEN 'edit' THEN
         new := json_populate_record(new, edit);
-        IF edit ->> 'rule' <> coalesce(was.rule, '') AND was.state <> DEAD_STATE THEN  -- its first run has all attempts
+        -- With another rule and another run, this one has all attempts.
+        IF edit ->> 'rule' <> coalesce(was.rule, '') AND edit ->> 'run' <> coalesce(was.run, '')
+           AND was.state <> DEAD_STATE THEN
           new.attempt := 0;
           new.failures := NULL;
         END IF;
