@@ -13,7 +13,9 @@ from bide.testing import FakeClock, ManualWorker, ScratchStore
 from tests.start import START
 from tests.stores_of_each_kind import STORES, url_of
 
-HOURLY = bide.Every("1h")
+HOURLY = bide.Every("1h", start=datetime.now(UTC) - timedelta(minutes=45))
+"""None of its times comes in the half hour before a test, or while it runs."""
+FULL_HOURS = bide.Every("1h")
 DAILY = bide.Cron("0 9 * * *", "Europe/Berlin")
 
 
@@ -41,7 +43,6 @@ def test_one_message_runs_again_and_again(reminders: bide.Queue) -> None:
         message = reminders.get("ann")
         assert message is not None
         assert (message.state, message.group) == ("delayed", "g")
-        assert message.due % 3_600_000 == 0
         assert message.due_at == message.run_at
         assert datetime.now(UTC) < message.due_at <= datetime.now(UTC) + timedelta(hours=1)
         assert reminders.run_now("ann")
@@ -378,9 +379,9 @@ def test_many_repeat_by_one_rule(reminders: bide.Queue) -> None:
 
 
 def test_a_forecast_counts_all_runs_if_asked(reminders: bide.Queue) -> None:
-    reminders.put("x", id="ann", repeat=HOURLY)
+    reminders.put("x", id="ann", repeat=FULL_HOURS)
     reminders.put("x", id="thrice", repeat=bide.Every("1h", times=3))
-    reminders.put("x", id="held", repeat=HOURLY)
+    reminders.put("x", id="held", repeat=FULL_HOURS)
     reminders.hold("held")
     reminders.put("x", delay="30m")
     assert sum(reminders.forecast("1h", "12h").counts) == 3
