@@ -19,7 +19,13 @@ FULL_HOURS = bide.Every("1h")
 DAILY = bide.Cron("0 9 * * *", "Europe/Berlin")
 
 
-@pytest.fixture(params=STORES)
+SLOW = ("cluster", "http")
+"""Stores whose servers take long to start: their own tests have what they add."""
+
+
+@pytest.fixture(
+    params=[pytest.param(kind, marks=pytest.mark.full if kind in SLOW else ()) for kind in STORES]
+)
 def reminders(request: pytest.FixtureRequest) -> Iterator[bide.Queue]:
     with url_of(request.param, request) as url, bide.Queue("reminders", url) as reminders:
         yield reminders

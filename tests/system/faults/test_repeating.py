@@ -13,7 +13,7 @@ import pytest
 
 import bide
 from bide.model.runs import Run, run_id
-from tests.effort import effort
+from tests.effort import effort, one_in
 from tests.stores_of_each_kind import url_of
 from tests.system.faults.journal import read
 
@@ -39,7 +39,7 @@ def start(url: str, folder: Path, number: int) -> "subprocess.Popen[bytes]":
     )
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres", "redis", "http"])
+@pytest.mark.parametrize("kind", one_in(4, ["sqlite", "postgres", "redis", "http"]))
 def test_no_run_is_lost_or_confirmed_twice(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
