@@ -22,7 +22,7 @@ from bide.model.errors import StoreBusy
 from bide.model.replies import Counts, Reply, expect
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
-from bide.testing.hooks import count_submitted, count_waiting, has_waiting_queues, is_closing
+from bide.testing.hooks import count_submitted, has_waiting_queues, is_closing
 from tests.unit.lane.commands import PATIENCE, claim, claims, ids, put, sizes, spawn, waiting
 from tests.waiting import until
 
@@ -391,7 +391,7 @@ def test_a_parked_claim_that_is_cancelled_asks_no_more(
             await task
 
     asyncio.run(main())
-    assert count_waiting(lane) == 0
+    waiting(lane, 0)
     before = claims(engine)
     lane.call(put("a"))
     clock.advance(5)
