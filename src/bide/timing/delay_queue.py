@@ -64,10 +64,11 @@ class DelayQueue(DelayQueueBase[T]):
                         entry = entries.pop(self._reached)
                     if entry is not None:
                         return entry.item
+                    # First, so that a shutdown from now on wakes this thread: it takes no lock.
+                    self._waiting[signal] = None
                     self._check_end()
                     if self._reached >= limit:
                         raise Empty(f"no item was due within {timeout}")
-                    self._waiting[signal] = None
                     wait_end = limit
                     if self._leads(signal):
                         self._alarm = NEVER  # what is put from now on wakes this thread

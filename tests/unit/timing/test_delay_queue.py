@@ -116,6 +116,30 @@ def test_take_blocks_until_the_head_is_due(clock: RecordingClock, start: Start) 
     assert clock.waits == [pytest.approx(1_180)], "one exact wait, not one more"
 
 
+def test_a_shutdown_between_two_steps_of_take_is_heard(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finalizer may call it at any time, so it takes no lock."""
+    queue: DelayQueue[str] = DelayQueue()
+    check_end = queue._check_end
+
+    def check_just_before_the_end() -> None:
+        check_end()
+        queue.shutdown()
+
+    monkeypatch.setattr(queue, "_check_end", check_just_before_the_end)
+    ends: list[type[Exception]] = []
+
+    def take() -> None:
+        try:
+            queue.take()
+        except ShutDown as error:
+            ends.append(type(error))
+
+    start(take).join(60)
+    assert ends == [ShutDown]
+
+
 def test_one_waiter_times_the_head_and_the_others_just_wait(
     clock: RecordingClock, start: Start
 ) -> None:

@@ -168,7 +168,6 @@ def test_finalizers_cancel_timers_of_a_wheel(collector: None) -> None:
         fired.shutdown()
 
 
-@pytest.mark.full  # on a slow machine, its shutdown has once waited for ever
 def test_finalizers_cancel_tasks_of_an_executor(collector: None) -> None:
     chance = random.Random(1)
     with ScheduledExecutor(2) as executor:
