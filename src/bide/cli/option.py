@@ -240,7 +240,7 @@ if_due = moment("--if-due", "Only if it is still due then.")
 if_version = text("--if-version", "VERSION", "Only if it still has this version: see bide get.")
 
 
-repeat = together(
+rule_times = together(
     click.option(
         "--cron",
         type=read_cron,
@@ -259,6 +259,8 @@ repeat = together(
         metavar="ZONE",
         help="Of --cron: Europe/Berlin; UTC by default.",
     ),
+)
+rule_bounds = together(
     moment("--start", "If it repeats: not before this time; --every counts from it."),
     moment("--until", "If it repeats: not after this time."),
     count("--times", help="If it repeats: how many runs there are."),
@@ -270,6 +272,7 @@ repeat = together(
     ),
     time("--grace", "If it repeats: how late a run may begin and is not missed."),
 )
+repeat = together(rule_times, rule_bounds)
 """Take the rule of a message that repeats; see `bide.cli.rules.take_rule`."""
 
 
@@ -298,9 +301,7 @@ def put_options(message_options: Decorator) -> Decorator:
         "that is always the same for the id.",
     )
     return together(
-        when,
-        repeat,
-        spread,
+        together(when, repeat, spread),
         own_id,
         expires,
         message_options,

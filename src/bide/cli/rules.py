@@ -52,8 +52,7 @@ def take_rule(options: dict[str, Any]) -> "Repeat | None":
             )
     from bide.model.repeat import repeat
 
-    given.setdefault("missed", "once")
-    return repeat(**{name: given.get(name) for name in RULE_OPTIONS})  # type: ignore[arg-type]
+    return repeat(**given)
 
 
 @contextmanager
@@ -76,7 +75,8 @@ def words_of(message: Message) -> str:
     """Return the rule of a message in words; empty if it does not repeat."""
     if message.rule is None:
         return ""
-    from bide.observing.seen_runs import repeats, rule_in_words
+    from bide.observing.seen_runs import repeats
+    from bide.observing.sentences import rule_in_words
 
     return rule_in_words(message.rule) if repeats(message) else ""
 

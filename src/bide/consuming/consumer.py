@@ -17,7 +17,7 @@ from bide.consuming.handling import Handling
 from bide.consuming.isolation import CrashIsolation, is_suspect
 from bide.consuming.late_causes import LateCauses
 from bide.consuming.queue_handlers import QueueHandlers
-from bide.consuming.run import Run
+from bide.consuming.run import HandlerRunner
 from bide.consuming.settling import Settling
 from bide.consuming.store_client import StoreClient
 from bide.consuming.unknown_work import settle_unknown
@@ -86,7 +86,7 @@ class Consumer(Claimer):
         self._summary = delivery_log.DeliverySummary(
             queue_handlers.queue, store_client.clock.monotonic()
         )
-        self._run = Run(middleware, queue_handlers.concurrency, self._ended)
+        self._run = HandlerRunner(middleware, queue_handlers.concurrency, self._ended)
         self._lease = queue_handlers.lease / 1000  # in seconds
         self._settling = Settling(queue_handlers.queue, store_client)
         self.late_causes = LateCauses(queue_handlers.queue, store_client, self.tally)

@@ -160,7 +160,7 @@ def with_integrations(middleware: Sequence[Middleware]) -> tuple[Middleware, ...
     return (handling_span, *INTEGRATIONS, *middleware)
 
 
-class Run:
+class HandlerRunner:
     """Runs deliveries through the middleware to their handlers.
 
     Each delivery has its own context. An async handler, and a plain one with middleware, runs in

@@ -453,9 +453,9 @@ def _rule_in_form(view: PageView, message: Message) -> Repeat | UnsetType | None
     if not cron and not every:
         return UNSET if rule is None else None
     new_rule = repeat(
-        cron or None,
-        every or None,
-        (request.get("timezone") or None) if cron else None,
+        cron=cron or None,
+        every=every or None,
+        timezone=(request.get("timezone") or None) if cron else None,
         start=None if rule is None else rule.start,
         until=None if rule is None else rule.until,
         times=None if rule is None else rule.times,

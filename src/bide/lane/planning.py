@@ -60,14 +60,8 @@ def planned(queue: str, reply: Claimed) -> tuple[Claimed, list[Command]]:
         _log.error("%s of %s repeats, and is not delivered: %s", lease.id, queue, cause)
         reason = f"not delivered: {cause}"
         commands.append(RetryCommand(queue, [lease], UNPLANNED_DELAY, reason, release=True))
-    if not commands:  # a run that stands for others is not the one that was claimed
-        return msgspec.structs.replace(reply, messages=kept), commands
-    return (
-        msgspec.structs.replace(
-            reply,
-            messages=kept,
-            next=None if kept else 0,
-            died=reply.died + died,
-        ),
-        commands,
+    next_claim = reply.next if kept or not commands else 0  # what was planned may be due
+    plain_reply = msgspec.structs.replace(
+        reply, messages=kept, next=next_claim, died=reply.died + died
     )
+    return plain_reply, commands

@@ -358,9 +358,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     @property
     def run_at(self) -> datetime | None:
         """If it repeats: the time of this run by the rule, whenever it is delivered."""
-        from bide.model.runs import Run
-
-        return None if self.run is None else to_datetime(Run.of(self.run).at)
+        if self.run is None:
+            return None
+        return datetime.fromisoformat(self.run.removeprefix(RUN_ENDED).partition(" ")[0])
 
     @property
     def held(self) -> bool:

@@ -319,13 +319,14 @@ def repeat_of(text: str) -> Repeat:
 
 
 def repeat(
-    cron: str | None,
-    every: Duration | None,
-    timezone: str | None,
-    start: Moment | None,
-    until: Moment | None,
-    times: int | None,
-    missed: Missed,
+    *,
+    cron: str | None = None,
+    every: Duration | None = None,
+    timezone: str | None = None,
+    start: Moment | None = None,
+    until: Moment | None = None,
+    times: int | None = None,
+    missed: Missed = "once",
     grace: Duration | None = None,
 ) -> Repeat:
     """Return the rule of arguments as HTTP, the command line and texts have them.

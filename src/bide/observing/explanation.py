@@ -1,21 +1,18 @@
 """Explain why a message is where it is: as data, and as a sentence in English or Chinese."""
 
-import tomllib
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
-from importlib.resources import files
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from bide.model.message import LAPSED, State
+from bide.model.message import State
 from bide.model.replies import (
     AHEAD,
     Explained,
     Limited,
     Pause,
 )
-from bide.model.times import format_duration, rate_text, to_datetime
+from bide.model.times import rate_text
 
 if TYPE_CHECKING:
     from bide.observing.seen_runs import SeenRun
@@ -98,6 +95,8 @@ class Explanation(msgspec.Struct, frozen=True):
         Args:
             language: "en" or "zh" (Simplified Chinese).
         """
+        from bide.observing.sentences import clauses, render  # here: few programs read sentences
+
         facts = self.facts
         parts = [(cause.clause, cause.values) for cause in self._causes()]
         if facts.state == "ready":
@@ -302,50 +301,3 @@ class Explanation(msgspec.Struct, frozen=True):
         facts = self.facts
         error = None if facts.failure is None else facts.failure.reason
         return {"attempt": facts.attempt, "attempts": facts.attempts, "error": error}
-
-
-MOST_CHARACTERS = 300
-"""How many characters of an error a sentence shows."""
-
-
-@lru_cache(maxsize=1)
-def clauses() -> Mapping[str, Mapping[str, Any]]:
-    """Return the clauses by name, each by language: "en" and "zh"."""
-    return tomllib.loads(files(__package__).joinpath("sentences.toml").read_text("utf-8"))
-
-
-def render(clause: str, values: Mapping[str, Any], language: str) -> str:
-    """Return a clause in a language.
-
-    Example:
-        >>> render("ahead", {"count": 1200}, "en")
-        'messages delivered before it: 1,200'
-    """
-    texts = {name: _text(name, value, language) for name, value in values.items()}
-    text: str = clauses()[clause][language].format_map(texts)
-    return text
-
-
-_TIME_NAMES = {"due", "since", "until", "start", "run", "next"}
-_DURATION_NAMES = {"left", "late", "lasting"}
-_COUNT_NAMES = {"count", "places", "running", "workers", "extended", "attempt", "attempts"}
-
-
-def _text(name: str, value: Any, language: str) -> str:
-    """Return a value of a clause as text; its name says what it is."""
-    if value is None:
-        return "-"
-    if name in _TIME_NAMES:
-        return f"{to_datetime(value):%Y-%m-%d %H:%M:%S} UTC"
-    if name in _DURATION_NAMES:
-        return format_duration(max(0, value))
-    if name in _COUNT_NAMES:
-        return f"{value:,}"
-    if name == "rule":
-        from bide.observing.seen_runs import rule_in_words
-
-        return rule_in_words(value, language)
-    if value == LAPSED:
-        return str(clauses()["lease-lapsed"][language])
-    first_line, *_ = str(value).splitlines() or [""]
-    return first_line[:MOST_CHARACTERS] or "-"

@@ -1,14 +1,12 @@
 """What people see of a message that repeats: its rule in words, and its runs."""
 
-from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import RUN_ENDED, Message
-from bide.model.repeat import Cron, Every, Repeat, repeat_of
+from bide.model.repeat import repeat_of
 from bide.model.runs import Run, following, is_missed, next_in_time
-from bide.model.times import LATEST, unix
-from bide.observing.explanation import clauses, render
+from bide.model.times import LATEST
 
 Status = Literal["planned", "held", "ended", "missed", "unread"]
 """Where a run is. "planned": it is to come, or is going on; "held": none is due until somebody
@@ -91,39 +89,3 @@ def is_held(message: Message) -> bool:
     """Return whether no run of a message is due until somebody resumes it."""
     run = run_of(message)
     return run is not None and run.held and message.due >= LATEST
-
-
-def rule_in_words(text: str, language: str = "en") -> str:
-    """Return a rule in words; as it is, if it cannot be read here.
-
-    Example:
-        >>> rule_in_words('{"cron":"0 9 * * MON","timezone":"Europe/Berlin","times":10}')
-        '0 9 * * MON in Europe/Berlin, 10 times'
-        >>> rule_in_words('{"every":"15m","missed":"skip"}')
-        'every 15m, missed runs are left out'
-    """
-    try:
-        rule = repeat_of(text)
-    except InvalidArgument:
-        return text
-    parts = [render(clause, values, language) for clause, values in _clauses_of(rule)]
-    separator: str = clauses()["rule-separator"][language]
-    return separator.join(parts)
-
-
-def _clauses_of(rule: Repeat) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the clauses of a rule, and their values."""
-    if isinstance(rule, Cron):
-        yield "rule cron", {"cron": rule.expression, "timezone": rule.timezone}
-    elif isinstance(rule, Every):
-        yield "rule every", {"period": rule.period}
-    if rule.start is not None:
-        yield "rule start", {"start": unix(rule.start)}
-    if rule.until is not None:
-        yield "rule until", {"until": unix(rule.until)}
-    if rule.times is not None:
-        yield "rule once" if rule.times == 1 else "rule times", {"count": rule.times}
-    if rule.missed != "once":
-        yield f"rule missed {rule.missed}", {}
-    if rule.grace is not None:
-        yield "rule grace", {"grace": rule.grace}

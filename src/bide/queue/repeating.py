@@ -1,6 +1,7 @@
 """What people do with a message that repeats: hold it, resume it, run it now, put past runs."""
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
 
@@ -52,8 +53,8 @@ def resuming(builder: CommandBuilder, id: str) -> Steps[Outcome]:
     if message is None:
         return Outcome(id, False)
     run = Run.of(message.run or "")
-    if not run.held and message.state != "leased":
-        return _as_it_is(message)
+    if not run.held:
+        return ResumeOutcome(*_place(message, done=message.state != "leased"))
     resumed, due = msgspec.structs.replace(run, held=False), None
     if _is_under_way(message):
         due = message.due
@@ -69,12 +70,13 @@ def running_now(builder: CommandBuilder, id: str) -> Steps[Outcome]:
     if message is None:
         return Outcome(id, False)
     now, text = builder.now(), message.run or ""
-    run = Run.of(text)
-    if message.due <= now and message.state != "leased":  # it is going to run
-        return _as_it_is(message)
+    run, is_over = Run.of(text), text.startswith(RUN_ENDED)
+    if message.due <= now and message.state != "leased" and not is_over:  # it is going to run
+        return RunNowOutcome(*_place(message, done=True))
     if run.added or _is_under_way(message):  # this run is not over
         return (yield from _edited(builder, message, run, RunNowOutcome, due=now))
-    left = None if run.left is None else run.left + 1
+    # One that is over is still among those that are left, and the new one takes its place.
+    left = run.left if run.left is None or is_over else run.left + 1
     added = Run(now, left, run.held, run.previous, added=True)
     return (yield from _edited(builder, message, added, RunNowOutcome, due=now))
 
@@ -84,9 +86,9 @@ def _is_under_way(message: Message) -> bool:
     return message.attempt > 0 and not (message.run or "").startswith(RUN_ENDED)
 
 
-def _as_it_is(message: Message) -> Outcome:
-    """Return the outcome for a message that is as it was asked for."""
-    return Outcome(message.id, True, message.state, message.due, message.until, message.holder)
+def _place(message: Message, *, done: bool) -> tuple[Any, ...]:
+    """Return the fields of the outcome for a message that is not changed."""
+    return message.id, done, message.state, message.due, message.until, message.holder
 
 
 def backfilling(

@@ -97,14 +97,14 @@ class RepeatRule(RequestModel):
         """
         with within("repeat"), naming_server():
             return repeat(
-                self.cron,
-                self.every,
-                self.timezone,
-                moment(self.start, "start"),
-                moment(self.until, "until"),
-                self.times,
-                self.missed,
-                self.grace,
+                cron=self.cron,
+                every=self.every,
+                timezone=self.timezone,
+                start=moment(self.start, "start"),
+                until=moment(self.until, "until"),
+                times=self.times,
+                missed=self.missed,
+                grace=self.grace,
             )
 
 

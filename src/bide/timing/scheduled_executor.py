@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.timing.lifetime import Delay, DueTimes, Moment, period_ns
-from bide.timing.worker_pool import Overrun, Repeat, ScheduledFuture, WorkerPool
+from bide.timing.worker_pool import Overrun, Repetition, ScheduledFuture, WorkerPool
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -170,7 +170,7 @@ class ScheduledExecutor(Executor):
         """
         if overrun not in ("skip", "catch_up"):
             raise ValueError(f'overrun is {overrun!r}; it can be "skip" or "catch_up"')
-        repeat = Repeat(period_ns(period, "period"), overrun)
+        repeat = Repetition(period_ns(period, "period"), overrun)
         return self._add(fn, args, kwargs, initial_delay, at, repeat)
 
     def schedule_with_fixed_delay(
@@ -187,7 +187,7 @@ class ScheduledExecutor(Executor):
 
         Arguments, result and errors are those of `schedule_at_fixed_rate`.
         """
-        repeat = Repeat(period_ns(delay, "delay"), overrun=None)
+        repeat = Repetition(period_ns(delay, "delay"), overrun=None)
         return self._add(fn, args, kwargs, initial_delay, at, repeat)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -219,7 +219,7 @@ class ScheduledExecutor(Executor):
         kwargs: Kwargs | None,
         delay: Delay | None = None,
         at: Moment | None = None,
-        repeat: Repeat | None = None,
+        repeat: Repetition | None = None,
         *,
         submitted: bool = False,
     ) -> ScheduledFuture[Any]:

@@ -22,7 +22,7 @@ Overrun = Literal["skip", "catch_up"]
 """What a fixed rate does about missed runs: leave them out, or make them one after the other."""
 
 
-class Repeat(NamedTuple):
+class Repetition(NamedTuple):
     """When a periodic task runs again."""
 
     period: int
@@ -55,7 +55,7 @@ class ScheduledFuture(Future[T]):
         self,
         pool: "WorkerPool",
         due: int,
-        repeat: Repeat | None,
+        repeat: Repetition | None,
         *,
         submitted: bool,
         is_async: bool,
@@ -273,7 +273,7 @@ class WorkerPool(OwnedByProcess):
             else:
                 future.set_exception(error)
 
-    def _put_again(self, future: ScheduledFuture[Any], repeat: Repeat) -> bool:
+    def _put_again(self, future: ScheduledFuture[Any], repeat: Repetition) -> bool:
         """Queue a periodic task again; return False if it was cancelled meanwhile, and is not."""
         with self._lock:
             if future not in self._live:

@@ -220,7 +220,9 @@ def test_a_run_now_is_one_more(reminders: bide.Queue) -> None:
     reminders.put("x", id="ann", repeat=bide.Every("1h", times=3))
     before = reminders.get("ann")
     assert reminders.run_now("ann").state == "ready"
+    assert reminders.resume("ann")  # it is not held: nothing changes
     (delivery,) = reminders.claim()
+    assert not reminders.resume("ann")
     outcome = reminders.run_now("ann")
     assert (bool(outcome), outcome.state) == (False, "leased")
     assert str(outcome).startswith("ann was not let run now: worker ")

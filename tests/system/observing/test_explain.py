@@ -20,8 +20,9 @@ from bide.model.message import Item
 from bide.model.progress import Progress
 from bide.model.replies import AHEAD, Explained, Limited, Pause, Serving, Subscribed
 from bide.model.times import LATEST, to_datetime
-from bide.observing.explanation import Explanation, clauses
+from bide.observing.explanation import Explanation
 from bide.observing.heartbeat import Busy, Report, put_report
+from bide.observing.sentences import clauses
 from bide.observing.workers import Span
 from bide.targets.http.peers import CIRCUITS
 from bide.targets.http.receiver import Circuit

@@ -22,7 +22,7 @@ import pytest
 import bide
 from bide.consuming.handler import Unfit, decoder, make_handler
 from bide.consuming.handling import Handler, Handling
-from bide.consuming.run import Run
+from bide.consuming.run import HandlerRunner
 from bide.model.commands import Ack
 from bide.model.message import Message
 from tests.system.worker.processes import BOUND
@@ -389,7 +389,7 @@ class Stage:
         is_async = iscoroutinefunction(function)
         self.handler = Handler("handle", function, is_async)
         self.ended: dict[int, BaseException | None] = {}
-        self.run = Run((), concurrency, self._end)
+        self.run = HandlerRunner((), concurrency, self._end)
         self._changed = asyncio.Event()
         self._count = 0
 

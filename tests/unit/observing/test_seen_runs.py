@@ -8,7 +8,8 @@ from bide.model.message import Message
 from bide.model.repeat import Cron, Every, Repeat
 from bide.model.runs import Run
 from bide.model.times import LATEST
-from bide.observing.seen_runs import SeenRun, is_held, repeats, rule_in_words, run_of, see_run
+from bide.observing.seen_runs import SeenRun, is_held, repeats, run_of, see_run
+from bide.observing.sentences import rule_in_words
 
 HOUR = 3_600_000
 NOW = 1_700_000_000_000 // HOUR * HOUR

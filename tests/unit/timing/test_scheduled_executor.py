@@ -10,7 +10,7 @@ from concurrent import futures
 import pytest
 
 from bide.timing import ScheduledExecutor, ScheduledFuture
-from bide.timing.worker_pool import Repeat
+from bide.timing.worker_pool import Repetition
 from tests.unit.timing.conftest import RecordingClock, Start, pass_time
 
 
@@ -155,9 +155,9 @@ def test_an_unknown_overrun_is_refused(executor: ScheduledExecutor) -> None:
     [(105, 110, 110), (110, 110, 110), (111, 120, 110), (120, 120, 110), (999, 1_000, 110)],
 )
 def test_where_a_fixed_rate_goes_on(now: int, skip: int, catch_up: int) -> None:
-    assert Repeat(10, "skip").next_due(100, now) == skip
-    assert Repeat(10, "catch_up").next_due(100, now) == catch_up
-    assert Repeat(10, None).next_due(100, now) == now + 10
+    assert Repetition(10, "skip").next_due(100, now) == skip
+    assert Repetition(10, "catch_up").next_due(100, now) == catch_up
+    assert Repetition(10, None).next_due(100, now) == now + 10
 
 
 def test_a_periodic_task_that_raises_ends_and_keeps_its_error(

@@ -171,7 +171,7 @@ class Periodic(Registrations):
             raise InvalidArgument(f'missed={missed!r} must be "once", "all" or "skip"')
         # A rule of a period has no time zone.
         zone = None if cron is None else timezone
-        rule = repeat(cron, every, zone, None, None, None, missed, grace)
+        rule = repeat(cron=cron, every=every, timezone=zone, missed=missed, grace=grace)
 
         def register(function: F) -> F:
             handler = make_handler(
