@@ -73,17 +73,17 @@ def of_repeating(queue: str, id: str) -> Iterator[None]:
 
 def words_of(message: Message) -> str:
     """Return the rule of a message in words; empty if it does not repeat."""
-    if message.rule is None:
+    if not message.repeats:
         return ""
     from bide.observing.seen_runs import repeats
     from bide.observing.sentences import rule_in_words
 
-    return rule_in_words(message.rule) if repeats(message) else ""
+    return rule_in_words(message.rule or "") if repeats(message) else ""
 
 
 def run_time(message: Message) -> str:
     """Return the time of the run of a message, for programs; empty if there is none."""
-    if message.rule is None:
+    if not message.repeats:
         return ""
     from bide.observing.seen_runs import run_of
 
@@ -93,7 +93,7 @@ def run_time(message: Message) -> str:
 
 def is_held(message: Message) -> bool:
     """Return whether a message repeats and waits until somebody resumes it."""
-    if message.rule is None:
+    if not message.repeats:
         return False
     from bide.observing import seen_runs
 
@@ -102,15 +102,15 @@ def is_held(message: Message) -> bool:
 
 def rule_facts(message: Message) -> dict[str, Any]:
     """Return what JSON says of rule and run of a message; nothing if it does not repeat."""
-    if message.rule is None:
+    if not message.repeats:
         return {}
-    from bide.model.repeat import repeat_of
+    from bide.model.time_rule import repeat_of
     from bide.observing.seen_runs import repeats, run_of
 
     if not repeats(message):
         return {}
     try:
-        rule: Any = msgspec.Raw(repeat_of(message.rule).text.encode())
+        rule: Any = msgspec.Raw(repeat_of(message.rule or "").text.encode())
     except InvalidArgument:  # of a later version: it is shown as it is
         rule = message.rule
     facts: dict[str, Any] = {"rule": rule, "rule_in_words": words_of(message)}

@@ -325,7 +325,7 @@ class Handling(Delivery):
 
     def _states_after(self, joined: Result) -> tuple[State | None, ...]:
         """Return in which states the message may be that was settled within a transaction."""
-        if self.message.rule is not None:  # whatever its end, another run follows
+        if self.message.repeats:  # whatever its end, another run follows
             return (*_STATES[joined], "delayed", "ready")
         return _STATES[joined]
 

@@ -27,7 +27,7 @@ STOPPED_WORKER = "interrupted: its worker stopped"
 
 def interruption(handling: Handling) -> Verdict:
     """Return how to settle a message whose handler runs while its worker stops."""
-    return RELEASE if handling.message.rule is None else RELEASE._replace(reason=STOPPED_WORKER)
+    return RELEASE._replace(reason=STOPPED_WORKER) if handling.message.repeats else RELEASE
 
 
 Pairs = list[tuple[Handling, Verdict]]

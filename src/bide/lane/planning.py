@@ -32,7 +32,7 @@ def planned(queue: str, reply: Claimed) -> tuple[Claimed, list[Command]]:
     died: list[Died] = []
     unreadable: list[tuple[Lease, InvalidArgument]] = []
     for message, lease in zip(reply.messages, reply.leases, strict=True):
-        if message.rule is None:
+        if not message.repeats:
             kept.append(message)
             continue
         try:

@@ -180,9 +180,9 @@ class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
     """If it replaces a message: the latest due time, in milliseconds after the first put of the id.
     While a worker holds that message, the item is stored as its successor."""
     rule: Annotated[str, Meta(max_length=MAX_RULE)] | None = None
-    """If it repeats, by which rule: see `bide.model.repeat`. A store does not read it."""
+    """If its time follows a rule, which: see `bide.model.time_rule`. A store does not read it."""
     run: Annotated[str, Meta(max_length=MAX_RUN)] | None = None
-    """If it repeats, which run it is. A store does not read it."""
+    """If it repeats, which run it is. A store only knows that another run follows."""
 
     @property
     def has_past(self) -> bool:
@@ -287,7 +287,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     progress: Progress | None = None
     """The last report of its worker, while it is leased."""
     rule: str | None = None
-    """If it repeats, by which rule, as text: `repeat` reads it."""
+    """If its time follows a rule, which one, as text: `repeat` reads it."""
     run: str | None = None
     """If it repeats, which run it is, as text."""
 
@@ -345,15 +345,20 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         )
 
     @property
+    def repeats(self) -> bool:
+        """Whether another run follows, unless its rule says that this is the last one."""
+        return self.run is not None
+
+    @property
     def repeat(self) -> "Repeat | None":
         """The rule by which it repeats; `None`: it does not.
 
         Raises:
             InvalidArgument: this version does not know the rule, or its time zone.
         """
-        from bide.model.repeat import repeat_of  # here: most messages do not repeat
+        from bide.model.time_rule import repeat_of  # here: most messages do not repeat
 
-        return None if self.rule is None else repeat_of(self.rule)
+        return repeat_of(self.rule or "") if self.repeats else None
 
     @property
     def run_at(self) -> datetime | None:
@@ -424,7 +429,7 @@ def version_of(message: Item | Message, due: int) -> str:
     """Return the version of a message that is due at `due` (Unix milliseconds).
 
     All that an edit can change is a part of it. Of a message that repeats, the rule stands for the
-    due time. Redis computes the same in Lua.
+    due time; of another one, a rule is one more part. Redis computes the same in Lua.
 
     Example:
         >>> version_of(Item("order-42", b"1"), 1_700_000_000_000)
@@ -433,11 +438,12 @@ def version_of(message: Item | Message, due: int) -> str:
     group = (message.group or "").encode()
     headers = b"" if message.headers is None else msgspec.json.encode(message.headers)
     expires = "-" if message.expires is None else message.expires
-    planned_by = due if message.rule is None else message.rule
+    planned_by: object = due if message.run is None else message.rule
+    own_rule = f" {message.rule}" if message.rule is not None and message.run is None else ""
     # The lengths in the line say where group and headers end in the text behind it.
     line = (
         f"{planned_by} {message.priority} {message.attempts} {expires} "
-        f"{'j' if message.json else 'b'} {len(group)} {len(headers)}\n"
+        f"{'j' if message.json else 'b'} {len(group)} {len(headers)}{own_rule}\n"
     )
     text = b"".join((line.encode(), group, headers, message.data))
     return hashlib.sha1(text, usedforsecurity=False).hexdigest()[:16]

@@ -1,11 +1,10 @@
-"""The rule by which a message repeats: `Cron` or `Every`, as users write it and as text.
+"""By which rule a message repeats: `Cron` or `Every`, as users write it.
 
-The rule is data that the message carries; a store does not read it. `bide.model.runs` says which
-run comes next.
+The message carries it as data, see `bide.model.time_rule`. `bide.model.runs` says which run comes
+next.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -43,7 +42,7 @@ class Repeat(ABC):
     """The rule by which a message repeats."""
 
     text: str
-    """The rule as JSON, which the message carries."""
+    """The rule as JSON, which the message carries if nothing else says when it is delivered."""
 
     start: datetime | None
     until: datetime | None
@@ -100,8 +99,9 @@ class Repeat(ABC):
             texts.append(f"grace: {self.grace}")
         return ", ".join(texts)
 
-    def _as_text(self) -> str:
-        """Return the rule as JSON, with nothing in it that is not given."""
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What is given of the rule, by the names of the arguments, as JSON has it."""
         fields = self._named()
         for name in ("start", "until"):
             moment = getattr(self, name)
@@ -113,7 +113,7 @@ class Repeat(ABC):
             fields["missed"] = self.missed
         if self.grace is not None:
             fields["grace"] = self.grace
-        return msgspec.json.encode(fields).decode()
+        return fields
 
     @abstractmethod
     def _title(self) -> str:
@@ -149,7 +149,7 @@ class Repeat(ABC):
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "text", self._as_text())
+        object.__setattr__(self, "text", msgspec.json.encode(self.fields).decode())
         if len(self.text) > MAX_RULE:
             raise InvalidArgument(f"the rule {self} is longer than {MAX_RULE} characters as text")
 
@@ -282,40 +282,6 @@ def _checked_grace(grace: Duration) -> int:
 def _cron_times(expression: str, timezone: str) -> CronTimes:
     """Return the times of a cron expression: to check one takes long."""
     return CronTimes(expression, zone_of(timezone))
-
-
-class _RuleText(msgspec.Struct, forbid_unknown_fields=True):
-    """A rule as JSON has it."""
-
-    cron: str | None = None
-    every: float | str | None = None
-    timezone: str | None = None
-    start: datetime | float | None = None
-    until: datetime | float | None = None
-    times: int | None = None
-    missed: Missed = "once"
-    grace: float | str | None = None
-
-
-_as_rule_text: Callable[[str], _RuleText] = msgspec.json.Decoder(_RuleText).decode
-
-
-@lru_cache(maxsize=512)
-def repeat_of(text: str) -> Repeat:
-    """Return the rule of a text, as `Repeat.text` has it.
-
-    Raises:
-        InvalidArgument: it is no rule that this version knows, or its time zone is not known here.
-
-    Example:
-        >>> repeat_of('{"every":"15m"}')
-        Every(period='15m', start=None, until=None, times=None, missed='once', grace=None)
-    """
-    try:
-        fields = _as_rule_text(text)
-    except msgspec.MsgspecError as error:
-        raise InvalidArgument(f"{text[:MAX_RULE]!r} is not a rule: {error}") from error
-    return repeat(**msgspec.structs.asdict(fields))
 
 
 def repeat(

@@ -18,7 +18,8 @@ from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_NAME
 from bide.model.message import HELD, RUN_ENDED, Item, Message, NewMessage
 from bide.model.recurrence import latest
-from bide.model.repeat import Repeat, repeat_of
+from bide.model.repeat import Repeat
+from bide.model.time_rule import repeat_of, time_rule_of
 from bide.model.times import LATEST, iso, unix
 
 _TEXT = re.compile(r"(\S+)(?: after=(\S+))?(?: left=([0-9]{1,10}))?( added)?( held)?")
@@ -197,8 +198,7 @@ def after_ack(message: Message, begun: int, now: int) -> NextRun | None:
     Raises:
         InvalidArgument: its rule or its run cannot be read here.
     """
-    assert message.rule is not None
-    run = following(repeat_of(message.rule), Run.of(message.run or ""), begun, now)
+    run = following(repeat_of(message.rule or ""), Run.of(message.run or ""), begun, now)
     return None if run is None else run.next_run
 
 
@@ -211,8 +211,7 @@ def delivered_run(message: Message, now: int) -> Message:
     Raises:
         InvalidArgument: its rule or its run cannot be read here.
     """
-    assert message.rule is not None
-    rule, run = repeat_of(message.rule), Run.of(message.run or "")
+    rule, run = repeat_of(message.rule or ""), Run.of(message.run or "")
     begun = first_begun(message, now)
     if rule.missed != "once" or begun is None or not began_late(rule, run, message, begun):
         return message
@@ -258,8 +257,7 @@ def renewal(message: Message, now: int) -> Renewal | None:
     Raises:
         InvalidArgument: its rule or its run cannot be read here.
     """
-    assert message.rule is not None
-    rule, text = repeat_of(message.rule), message.run or ""
+    rule, text = repeat_of(message.rule or ""), message.run or ""
     run = Run.of(text)
     if text.startswith(RUN_ENDED):  # since then it is due
         return _renewal("ended", following(rule, run, message.due, now))
@@ -384,11 +382,12 @@ def check_rule_and_run(id: str, rule: str | None, run: str | None) -> None:
     """Check the texts of a message that comes from outside.
 
     Raises:
-        InvalidArgument: one of them cannot be read here, or is missing.
+        InvalidArgument: one of them cannot be read here, or a run has no rule.
     """
-    if rule is None and run is None:
-        return
-    if rule is None or run is None:
-        raise InvalidArgument("rule and run go together: give both, or neither")
-    repeat_of(rule).after(Run.of(run).at)  # it can be planned
-    check_repeated_id(id)
+    if rule is not None:
+        time_rule_of(rule)
+    if run is not None:
+        if rule is None:
+            raise InvalidArgument("a run needs a rule: give both, or no run")
+        repeat_of(rule).after(Run.of(run).at)  # it can be planned
+        check_repeated_id(id)

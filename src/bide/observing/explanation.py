@@ -147,11 +147,11 @@ class Explanation(msgspec.Struct, frozen=True):
         from bide.observing.seen_runs import see_run  # here: most messages do not repeat
 
         facts = self.facts
-        if facts.rule is None or facts.state in (None, "acked", "expired"):
+        if facts.run is None or facts.state in (None, "acked", "expired"):
             return None
         return see_run(
-            facts.rule,
-            facts.run or "",
+            facts.rule or "",
+            facts.run,
             due=facts.due,
             now=facts.now,
             begun=facts.since if facts.state == "leased" else None,

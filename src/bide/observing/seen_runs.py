@@ -4,8 +4,8 @@ from typing import Literal, NamedTuple
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import RUN_ENDED, Message
-from bide.model.repeat import repeat_of
 from bide.model.runs import Run, following, is_missed, next_in_time
+from bide.model.time_rule import repeat_of
 from bide.model.times import LATEST
 
 Status = Literal["planned", "held", "ended", "missed", "unread"]
@@ -72,7 +72,7 @@ def _followed(seen: SeenRun, next_run: Run | None) -> SeenRun:
 
 def repeats(message: Message) -> bool:
     """Return whether another run of a message may follow; one that has ended keeps its rule."""
-    return message.rule is not None and message.state not in ("acked", "expired")
+    return message.repeats and message.state not in ("acked", "expired")
 
 
 def run_of(message: Message) -> Run | None:

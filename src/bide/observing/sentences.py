@@ -8,7 +8,8 @@ from typing import Any
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import LAPSED
-from bide.model.repeat import Cron, Every, Repeat, repeat_of
+from bide.model.repeat import Cron, Every, Repeat
+from bide.model.time_rule import repeat_of
 from bide.model.times import format_duration, to_datetime, unix
 
 MOST_CHARACTERS = 300

@@ -11,7 +11,6 @@ from bide.model.errors import InvalidArgument
 from bide.model.limits import BULK
 from bide.model.message import RUN_ENDED, Item, Message
 from bide.model.parts import in_bytes
-from bide.model.repeat import repeat_of
 from bide.model.replies import (
     Forecasted,
     Found,
@@ -23,6 +22,7 @@ from bide.model.replies import (
     RunNowOutcome,
 )
 from bide.model.runs import Run, first_run, run_id
+from bide.model.time_rule import repeat_of
 from bide.model.times import Moment, iso, unix
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import Forecast
@@ -128,9 +128,9 @@ def forecasting(command: ForecastCommand) -> Steps[Forecast]:
 
 def _later_runs(message: Message, end: int) -> Iterator[int]:
     """Yield when the runs of a message after its next one are due, up to a time."""
-    if message.rule is None or message.held:
+    if not message.repeats or message.held:
         return
-    rule, run = repeat_of(message.rule), Run.of(message.run or "")
+    rule, run = repeat_of(message.rule or ""), Run.of(message.run or "")
     left = run.left
     at = rule.after(max(run.at, message.due))
     while at is not None and at <= end and (left is None or left > 1):
@@ -158,7 +158,7 @@ def check_repeats(message: Message) -> None:
     Raises:
         InvalidArgument: it does not.
     """
-    if message.rule is None:
+    if not message.repeats:
         raise InvalidArgument(
             f"{message.id!r} does not repeat; to let it, edit it: "
             f"edit({message.id!r}, repeat=bide.Every('1h'))"

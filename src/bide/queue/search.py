@@ -75,7 +75,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             or (self.after is not None and message.due < self.after)
             or (self.before is not None and message.due >= self.before)
             or (self.error is not None and self.error not in (message.error or ""))
-            or (self.repeats and (message.rule is None or message.state in _ENDS))
+            or (self.repeats and (not message.repeats or message.state in _ENDS))
         ):
             return False
         return not self.reads_bodies or self._in_content(seen(message))

@@ -196,7 +196,7 @@ def _check_edit(edit: cmd.Edit, max_body: int) -> None:
     _check_item(Item("-", data, is_json, edit.at, edit.delay or 0, **edit.options), max_body)
     if (edit.rule is UNSET) is not (edit.run is UNSET):
         raise InvalidArgument("rule and run go together: give both, or neither")
-    if isinstance(edit.rule, str):
+    if isinstance(edit.run, str):
         for id in edit.ids:
             check_repeated_id(id)
 

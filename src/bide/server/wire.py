@@ -379,8 +379,8 @@ def shown(
         fields["body"] = msgspec.Raw(message.data)
     else:
         fields["raw"] = message.data
-    if message.rule is not None:
-        fields["repeat"] = RepeatRule.of(message.rule)
+    if message.repeats:
+        fields["repeat"] = RepeatRule.of(message.rule or "")
         with suppress(InvalidArgument):  # of a later version of bide
             run = Run.of(message.run or "")
             fields |= {"run_at": run.at, "held": run.held}

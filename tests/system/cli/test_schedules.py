@@ -13,7 +13,7 @@ import pytest
 from click.testing import Result
 
 import bide
-from bide.model.repeat import repeat_of
+from bide.model.time_rule import time_rule_of
 from tests.system.cli.test_sources import work
 
 Bide = Callable[..., Result]
@@ -133,7 +133,7 @@ def test_a_schedule_that_cannot_be_read_here(
     """The others are listed all the same."""
     work(made(url), "sweeps", put=1)
     monkeypatch.setitem(sys.modules, "cronsim", None)
-    repeat_of.cache_clear()
+    time_rule_of.cache_clear()
     done = run("schedules")
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["sweeps"]
     hint = "cron= needs the package cronsim: pip install 'bide[schedules]'"

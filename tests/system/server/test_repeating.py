@@ -12,8 +12,8 @@ import pytest
 import bide
 from bide.model.commands import Edit
 from bide.model.limits import MAX_BODY, MAX_RULE, MAX_RUN
-from bide.model.repeat import repeat_of
 from bide.model.runs import MAX_REPEATED_ID, Run, run_id
+from bide.model.time_rule import time_rule_of
 from bide.model.times import LATEST, iso
 from bide.queue.repeating import MAX_BACKFILL
 from bide.server.app import ServerApp
@@ -251,10 +251,10 @@ def test_the_id_of_one_that_repeats_leaves_room_for_its_runs(client: Client) -> 
 @pytest.fixture
 def without_cronsim(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let cron expressions be unknown to the server."""
-    repeat_of.cache_clear()
+    time_rule_of.cache_clear()
     monkeypatch.setitem(sys.modules, "cronsim", None)
     yield
-    repeat_of.cache_clear()
+    time_rule_of.cache_clear()
 
 
 @pytest.mark.usefixtures("without_cronsim")

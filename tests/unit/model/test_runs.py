@@ -12,7 +12,7 @@ import bide
 from bide.model.commands import NextRun
 from bide.model.limits import MAX_NAME, MAX_RUN
 from bide.model.message import RUN_ENDED, Failure, Message, NewMessage
-from bide.model.repeat import MAX_TIMES, Repeat, repeat, repeat_of
+from bide.model.repeat import MAX_TIMES, Repeat, repeat
 from bide.model.runs import (
     MAX_REPEATED_ID,
     Renewal,
@@ -26,6 +26,7 @@ from bide.model.runs import (
     following,
     renewal,
 )
+from bide.model.time_rule import repeat_of
 from bide.model.times import LATEST, unix
 
 HOUR = 3_600_000
@@ -389,8 +390,8 @@ def test_a_dead_letter_of_a_run_is_a_message_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("id", "rule", "run", "text"),
     [
-        ("a", None, "1", "rule and run go together"),
-        ("a", hourly().text, None, "rule and run go together"),
+        ("a", None, "1", "a run needs a rule"),
+        ("a", "hourly", None, "is not a rule"),
         ("a", "daily", Run(NOON).text, "is not a rule"),
         ("a", hourly().text, "now", "is not a run"),
         ("i" * 500, hourly().text, Run(NOON).text, "may have 487 bytes"),

@@ -1,7 +1,7 @@
 """How messages are stored in Redis: the keys, and the records.
 
 The keys of a shard share a hash tag; a few keys belong to the whole store. A record is an array in
-MessagePack: `StoredRecord`, or `RepeatingRecord` of a message that repeats. A put sends its fields
+MessagePack: `StoredRecord`, or `RuledRecord` of one whose time has a rule. A put sends its fields
 from `json` on; the script adds the others.
 """
 
@@ -23,11 +23,11 @@ VERSION: Final = b"bide:version"
 LAYOUT: Final = 5
 """The version of the layout of a new store."""
 
-REPEATING_LAYOUT: Final = 6
-"""The version from the first message that repeats on: a bide that does not know records with a rule
-refuses the store. All else is as before."""
+RULED_LAYOUT: Final = 6
+"""The version from the first message with a rule on: a bide that does not know such records refuses
+the store. All else is as before."""
 
-LAYOUTS: Final = (LAYOUT, REPEATING_LAYOUT)
+LAYOUTS: Final = (LAYOUT, RULED_LAYOUT)
 """The versions that this engine reads and writes."""
 
 QUEUES: Final = b"bide:queues"
@@ -232,7 +232,7 @@ class _RecordHead(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class StoredRecord(_RecordHead, array_like=True, frozen=True, gc=False):
-    """A message as Redis stores it, if it does not repeat."""
+    """A message as Redis stores it, if its time has no rule."""
 
     rule: ClassVar[None] = None
     run: ClassVar[None] = None
@@ -240,8 +240,8 @@ class StoredRecord(_RecordHead, array_like=True, frozen=True, gc=False):
     """The body."""
 
 
-class RepeatingRecord(_RecordHead, array_like=True, frozen=True, gc=False):
-    """A message that repeats as Redis stores it."""
+class RuledRecord(_RecordHead, array_like=True, frozen=True, gc=False):
+    """A message whose time has a rule as Redis stores it."""
 
     rule: str
     run: str | None
@@ -265,7 +265,7 @@ class StoredLease(msgspec.Struct, array_like=True, frozen=True, gc=False):
     its own next run; nil: nothing."""
 
     @property
-    def successor(self) -> StoredRecord | RepeatingRecord | None:
+    def successor(self) -> StoredRecord | RuledRecord | None:
         """What was put to take the place of the message, if something was."""
         return _decode_successor(self.next)
 
@@ -286,20 +286,20 @@ class NotedLease(msgspec.Struct, array_like=True, frozen=True, gc=False):
     next: msgspec.Raw
 
     @property
-    def successor(self) -> StoredRecord | RepeatingRecord | None:
+    def successor(self) -> StoredRecord | RuledRecord | None:
         """What was put to take the place of the message, if something was."""
         return _decode_successor(self.next)
 
 
-_HEAD_OF_REPEATING = b"\xdc\x00\x12"
-"""The first bytes of an array of eighteen values in MessagePack: a `RepeatingRecord` has as
+_HEAD_OF_RULED = b"\xdc\x00\x12"
+"""The first bytes of an array of eighteen values in MessagePack: a `RuledRecord` has as
 many."""
 
 _HEAD_OF_NINE = b"\x99"
 """The first byte of an array of nine values in MessagePack: a `NotedLease` has as many fields."""
 
 _decode_plain_record = msgspec.msgpack.Decoder(StoredRecord).decode
-_decode_repeating_record = msgspec.msgpack.Decoder(RepeatingRecord).decode
+_decode_ruled_record = msgspec.msgpack.Decoder(RuledRecord).decode
 _decode_lease = msgspec.msgpack.Decoder(StoredLease).decode
 _decode_noted_lease = msgspec.msgpack.Decoder(NotedLease).decode
 _decode_progress = msgspec.json.Decoder(Progress).decode
@@ -309,7 +309,7 @@ _NO_SUCCESSOR = (b"\xc0", b"\xc3")
 """nil and true in MessagePack."""
 
 
-def _decode_successor(next: msgspec.Raw) -> StoredRecord | RepeatingRecord | None:
+def _decode_successor(next: msgspec.Raw) -> StoredRecord | RuledRecord | None:
     """Return the successor in the last field of a lease.
 
     Raises:
@@ -319,14 +319,14 @@ def _decode_successor(next: msgspec.Raw) -> StoredRecord | RepeatingRecord | Non
     return None if record in _NO_SUCCESSOR else _decode_record(record)
 
 
-def _decode_record(record: bytes) -> StoredRecord | RepeatingRecord:
+def _decode_record(record: bytes) -> StoredRecord | RuledRecord:
     """Return what a record says.
 
     Raises:
         Exception: one of `DAMAGED`: it cannot be read.
     """
-    if record[:3] == _HEAD_OF_REPEATING:
-        return _decode_repeating_record(record)
+    if record[:3] == _HEAD_OF_RULED:
+        return _decode_ruled_record(record)
     return _decode_plain_record(record)
 
 
@@ -469,12 +469,12 @@ def as_outcome(queue: str, id: str, done: bool, *fields: Any) -> Outcome | Store
     )
 
 
-def _headers(record: StoredRecord | RepeatingRecord) -> dict[str, str] | None:
+def _headers(record: StoredRecord | RuledRecord) -> dict[str, str] | None:
     """Return the headers of a message, `None` without any."""
     return _decode_headers(record.headers) if record.headers else None
 
 
-def _as_successor(id: str, record: StoredRecord | RepeatingRecord) -> Item:
+def _as_successor(id: str, record: StoredRecord | RuledRecord) -> Item:
     """Return what takes the place of a message when its lease ends."""
     return Item(
         id=id,

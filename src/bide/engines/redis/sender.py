@@ -16,7 +16,7 @@ from bide.engines.redis.calls import CHANGING, ScriptCall, load_library
 from bide.engines.redis.connection import check_layout
 from bide.engines.redis.layout import (
     LAYOUT,
-    REPEATING_LAYOUT,
+    RULED_LAYOUT,
     VERSION,
     Word,
     copies,
@@ -100,7 +100,7 @@ class CallSender(Transport):
         Raises:
             StoreError: the store cannot be reached, or takes no changes.
         """
-        self.each_copy("SET", VERSION, REPEATING_LAYOUT)
+        self.each_copy("SET", VERSION, RULED_LAYOUT)
 
     def each_copy(self, name: str, key: bytes, *arguments: Any) -> list[Any]:
         """Send a command for each copy of a key; return what comes back of those that are there.

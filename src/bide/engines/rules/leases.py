@@ -67,7 +67,7 @@ def _ended_run(
     """
     if record.stopping is not None:
         return stopped(record, facts)
-    last_run = replace(record, rule=None, run=None, since=None)
+    last_run = replace(record, run=None, since=None)
     if not last or record.successor is not None or how == "ended":
         change = finished(last_run, "cancelled", None, facts)
         return replace(change, before=record, outcome=Outcome(record.id, True))
@@ -78,7 +78,7 @@ def _ended_run(
 
 def repeats(record: Record, facts: Facts) -> bool:
     """Return whether another run follows that of a leased message."""
-    if record.rule is None or record.successor is not None:
+    if record.run is None or record.successor is not None:
         return False
     return facts.closed_until(record.group) is None
 
@@ -181,7 +181,7 @@ def stop(record: Record, by: str | None, facts: Facts) -> Change:
     repeats no longer.
     """
     asked_by = record.stopping if record.stopping is not None else by or ""
-    after = replace(record, stopping=asked_by, successor=None, rule=None, run=None)
+    after = replace(record, stopping=asked_by, successor=None, run=None)
     outcome = replace(after.outcome(False, facts.now), state="stopping")
     return Change(record, after, outcome=outcome)
 
@@ -243,7 +243,7 @@ def failed(
         final: whether the message dies though it has attempts left.
     """
     attempted = with_failure(record, record.attempt + 1, reason, moment)
-    if record.rule is not None:
+    if record.run is not None:
         used_up = replace(attempted, attempt=max(attempted.attempt, attempted.attempts))
         return Change(record, used_up if final else attempted)
     if not final and attempted.attempt < attempted.attempts:

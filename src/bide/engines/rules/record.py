@@ -53,7 +53,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_used_up(self) -> bool:
         """Whether it repeats, and its run has no attempt left: who claims it plans the next run."""
-        return self.rule is not None and self.attempt >= self.attempts
+        return self.run is not None and self.attempt >= self.attempts
 
     @classmethod
     def of(cls, item: Item, due: int, seq: int, created: int | None) -> "Record":
@@ -108,7 +108,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
         One that repeats is claimed, and who claims it plans its next run.
         """
-        if self.rule is not None:
+        if self.run is not None:
             return False
         return self.expires is not None and now > self.due + self.expires
 

@@ -31,11 +31,11 @@ def cancel(record: Record, command: Cancel, place: int, facts: Facts) -> Change:
     # A condition is about the message itself: it says nothing of what follows it.
     has_condition = command.if_due is not None or command.if_version or command.versions
     if record.successor is not None and not has_condition:
-        after = replace(record, successor=None, rule=None, run=None)
+        after = replace(record, successor=None, run=None)
         outcome = replace(after.outcome(False, facts.now), successor=record.successor.at)
         return Change(record, after, outcome=outcome)
-    if record.state == "leased" and record.rule is not None and not has_condition:
-        after = replace(record, rule=None, run=None)
+    if record.state == "leased" and record.run is not None and not has_condition:
+        after = replace(record, run=None)
         outcome = replace(after.outcome(False, facts.now), state="ending")
         return Change(record, after, outcome=outcome)
     if record.state not in WAITING or command.if_due not in (None, record.due):
@@ -66,7 +66,7 @@ def edit(record: Record, command: Edit, place: int, facts: Facts) -> Change:
     if command.data is not UNSET:
         options |= {"data": command.data, "json": command.json}
     is_another = command.rule != record.rule and command.run != record.run
-    if isinstance(command.rule, str) and is_another and record.state in WAITING:
+    if isinstance(command.run, str) and is_another and record.state in WAITING:
         options |= {"attempt": 0, "failures": ()}  # its first run has all attempts
     after = replace(after, **options)
     # Its priority is a part of its rank.

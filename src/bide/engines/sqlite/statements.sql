@@ -159,7 +159,7 @@ FROM json_each(?3) j CROSS JOIN bide_message m ON m.queue = ?4 AND m.id = j.valu
 -- were asked to stop.
 SELECT l.seq, l.token
 FROM json_each(?) j
-CROSS JOIN bide_message m ON m.queue = ? AND m.id = j.value AND m.rule IS NULL
+CROSS JOIN bide_message m ON m.queue = ? AND m.id = j.value AND m.run IS NULL
 CROSS JOIN bide_lease l ON l.seq = m.seq AND l.until > ? AND l.stopping IS NULL;
 
 -- name: ready_before

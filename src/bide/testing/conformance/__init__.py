@@ -32,6 +32,7 @@ from bide.testing.conformance.putting import PutCases
 from bide.testing.conformance.queues import QueueCases
 from bide.testing.conformance.reading import ReadCases
 from bide.testing.conformance.repeating import RepetitionCases
+from bide.testing.conformance.rules import RuleCases
 from bide.testing.conformance.runs import RunCases
 from bide.testing.conformance.scanning import ScanCases
 from bide.testing.conformance.scripts import ScriptCases
@@ -55,6 +56,7 @@ class EngineConformance(
     DebounceCases,
     ForwardCases,
     StopCases,
+    RuleCases,
     RunCases,
     ClosingCases,
     ChangeCases,

@@ -165,7 +165,7 @@ VALUES: dict[str, Draw[Any]] = {
     "result_ttl": some([0, 2, EXPIRED_KEEP]),
     "results": some([[b"1", None, b"[2]", b"3", None]]),
     "rule": some([None, None, None, RULE, OTHER_RULE]),
-    "run": some([RUNS[0], RUN_ENDED + RUNS[0]]),
+    "run": some([None, RUNS[0], RUN_ENDED + RUNS[0]]),
     "secret": some([None]),
     "stored": some([False]),  # engines may count some bytes more
     **{name: some([0, 1_500, 15_000] if "rate" in name else [0, 1, 2]) for name in LIMITS},
@@ -215,10 +215,10 @@ def command(command_type: Any, **own: Draw[Any]) -> Draw[cmd.Command]:
 
 
 def _rule_and_run(drawn: Item | cmd.Edit) -> dict[str, Any]:
-    """Return the rule and the run of a message, of which it has both or neither."""
+    """Return the rule and the run of a message: a run needs a rule."""
     if not isinstance(drawn.rule, str):
         return {"rule": drawn.rule, "run": drawn.rule}
-    return {"rule": drawn.rule, "run": drawn.run if isinstance(drawn.run, str) else RUNS[0]}
+    return {"rule": drawn.rule, "run": drawn.run if isinstance(drawn.run, str) else None}
 
 
 def _left_out(drawn: Any) -> set[str]:

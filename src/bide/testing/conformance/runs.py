@@ -172,7 +172,7 @@ class RunCases:
         driver.bury(driver.lease("a", **SERIES), reason="no")
         driver.renew(*driver.hold(), next=[None], how="dead")
         message = driver.get("a")
-        assert what(message) == ("dead", START, ATTEMPTS, None, None)
+        assert what(message) == ("dead", START, ATTEMPTS, RULE, None)
         assert message.error == "no"
 
     def test_a_run_does_not_expire_by_itself(self, driver: Driver) -> None:
@@ -207,7 +207,7 @@ class RunCases:
         (outcome,) = driver.cancel("a")
         assert (outcome.done, outcome.state, outcome.holder) == (False, "ending", "w1")
         message = driver.get("a")
-        assert (message.rule, message.run) == (None, None)
+        assert (message.rule, message.run) == (RULE, None)
         assert driver.cancel("a")[0].state == "leased"
         assert driver.renew(held, next=[NEXT]) == [Outcome("a", True)]
         assert driver.state("a") is None

@@ -84,8 +84,8 @@ class StoreWatch:
         if not isinstance(command, (cmd.Put, cmd.Edit, cmd.Reschedule)):
             for id in before.keys() & after.keys():
                 followed = before[id].successor is not None and after[id].successor is None
-                # A cancel of a leased message that repeats takes its rule.
-                repeats_no_more = before[id].rule is not None and after[id].rule is None
+                # A cancel of a leased message that repeats takes its run.
+                repeats_no_more = before[id].repeats and not after[id].repeats
                 is_same = before[id].version == after[id].version
                 is_explained = is_same or followed or repeats_no_more
                 assert is_explained, f"{command} changed the version of {id}"
@@ -170,7 +170,7 @@ def _steps(
     has_ended_by_time = False
     if old is not None and old.until is not None and old.until <= now:
         has_ended_by_time = True
-        state = "dead" if old.attempt >= old.attempts and old.rule is None else "ready"
+        state = "dead" if old.attempt >= old.attempts and not old.repeats else "ready"
         would_wait_closed = state == "ready" and successor is None and waits_in in closed
         if old.stopping is not None or would_wait_closed:  # it is cancelled
             state = None
@@ -202,7 +202,7 @@ def _between(command: cmd.Command, old: Message) -> State | None:
     is_release = isinstance(command, cmd.RetryCommand) and command.release  # counts no attempt
     is_used_up = old.attempt >= old.attempts and not is_release
     if isinstance(command, cmd.BuryCommand) or is_used_up:
-        return "dead" if old.rule is None else "ready"
+        return "ready" if old.repeats else "dead"
     return "delayed" if isinstance(command, cmd.RetryCommand) and command.delay else "ready"
 
 

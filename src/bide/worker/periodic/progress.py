@@ -9,9 +9,10 @@ from bide.model.commands import Count, Find, History, Scan
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
 from bide.model.recurrence import Recurrence
-from bide.model.repeat import Repeat, repeat_of
+from bide.model.repeat import Repeat
 from bide.model.replies import Counts, Ends, Found, Page
 from bide.model.runs import Run
+from bide.model.time_rule import repeat_of
 from bide.worker.periodic.chain import alive
 from bide.worker.periodic.source import read_window, source_of
 from bide.worker.periodic.ticks import SCHEDULE_ID, read_body, zone_of_ticks
@@ -43,7 +44,7 @@ def schedule_progress(queue: str, count: int) -> Steps[dict[str, Any] | None]:
     """
     found: Found = yield Find(queue, [SCHEDULE_ID])
     (message,) = found.messages
-    if message is None or message.rule is None or read_body(message) is None:
+    if message is None or not message.repeats or read_body(message) is None:
         return None
     counts: Counts = yield Count(queue)
     return (yield from _progress(message, counts, count))
@@ -62,7 +63,7 @@ def repeating_progress(queue: str, count: int, most: int) -> Steps[Repeating]:
     # "next" twice: a message that is released between the two scans would be in neither.
     for state in ("next", "leased", "next"):
         page: Page = yield Scan(queue, state, limit=most)
-        messages |= {message.id: message for message in page.messages if message.rule is not None}
+        messages |= {message.id: message for message in page.messages if message.repeats}
         has_more = has_more or page.cursor is not None
     repeating = Repeating([], {}, most if has_more else None)
     if not messages:

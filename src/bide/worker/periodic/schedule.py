@@ -256,7 +256,7 @@ class ScheduleTicks(PeriodicUpkeep):
         `None`: the message is as this process declares it, a newer process has declared it, or it
         is a single run.
         """
-        if message.id != SCHEDULE_ID or message.rule is None:
+        if message.id != SCHEDULE_ID or not message.repeats:
             return None
         if not self._is_outdated(message, await self.started()):
             return None
@@ -284,7 +284,7 @@ class ScheduleTicks(PeriodicUpkeep):
                     self._schedule.name,
                 )
             return
-        if message.rule is None:  # it was cancelled, and ends with this run
+        if not message.repeats:  # it was cancelled, and ends with this run
             return
         schedule, started = self._schedule, await self.started()
         is_outdated = self._is_outdated(message, started)

@@ -11,8 +11,9 @@ import msgspec
 
 from bide.model.message import Message
 from bide.model.recurrence import latest, zone_of
-from bide.model.repeat import Cron, Repeat, repeat_of
+from bide.model.repeat import Cron, Repeat
 from bide.model.runs import Run, began_late, first_begun
+from bide.model.time_rule import repeat_of
 from bide.model.times import MINUTE_MS, Ms, to_datetime
 from bide.worker.periodic.chain import moment_of
 from bide.worker.periodic.old_ticks import read_old_tick
@@ -75,8 +76,8 @@ def tick_of(message: Message, claimed: int) -> Tick | None:
     body = read_body(message)
     if body is None:
         return _old_tick(message, claimed)
-    if message.rule is not None:
-        return _tick_of_run(message, body, repeat_of(message.rule), claimed)
+    if message.repeats:
+        return _tick_of_run(message, body, repeat_of(message.rule or ""), claimed)
     planned = message.due if message.planned is None else message.planned
     at = moment_of(message.id.removeprefix(RUN_PREFIX))
     # The id without a time is of a schedule that was cancelled while a worker ran it.

@@ -7,7 +7,7 @@ import redis as client_library
 
 from bide.engines.findings import examine
 from bide.engines.redis import RedisEngine, connection
-from bide.engines.redis.layout import LAYOUT, REPEATING_LAYOUT
+from bide.engines.redis.layout import LAYOUT, RULED_LAYOUT
 from bide.model.commands import (
     Ack,
     Cancel,
@@ -150,13 +150,13 @@ def test_an_older_bide_refuses_a_store_from_the_first_rule_on(
     run(engine, Put("q", [Item("there", b"1", delay=LEASE)]))
     assert layout_of(server) == b"%d" % LAYOUT
     run(engine, begin)
-    assert layout_of(server) == b"%d" % REPEATING_LAYOUT
+    assert layout_of(server) == b"%d" % RULED_LAYOUT
     later = open_engine()
     run(later, Cancel("q", ["there"]))
-    assert layout_of(server) == b"%d" % REPEATING_LAYOUT
+    assert layout_of(server) == b"%d" % RULED_LAYOUT
     with monkeypatch.context() as older:
         older.setattr(connection, "LAYOUTS", (LAYOUT,))
-        with pytest.raises(SchemaTooNew, match=f"layout {REPEATING_LAYOUT}, this one reads 5"):
+        with pytest.raises(SchemaTooNew, match=f"layout {RULED_LAYOUT}, this one reads 5"):
             open_engine()
 
 
@@ -172,7 +172,7 @@ def test_it_is_noted_again_after_a_loss(engine: RedisEngine, server: Server) -> 
     server.flushdb()
     for id in "abc":
         run(engine, Put("q", [Item(id, b"1", rule=RULE, run="1")]))
-    assert layout_of(server) == b"%d" % REPEATING_LAYOUT
+    assert layout_of(server) == b"%d" % RULED_LAYOUT
 
 
 def test_a_full_server_stores_no_rule_and_renews_all(

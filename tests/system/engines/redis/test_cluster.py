@@ -19,7 +19,7 @@ from bide.engines.redis.layout import (
     LAYOUTS,
     NUMBERS,
     QUEUES,
-    REPEATING_LAYOUT,
+    RULED_LAYOUT,
     VERSION,
     copies,
     shard_of,
@@ -379,7 +379,7 @@ def test_each_copy_of_the_layout_says_that_there_are_messages_that_repeat(
     items = [Item(id, b"1", rule="r", run="1") for id in ids(20)]
     assert all(one(engine, Put("q", items)).outcomes)
     versions = {ask(cluster.owner(slot_of(key)), "GET", key) for key in copies(VERSION)}
-    assert versions == {b"%d" % REPEATING_LAYOUT}
+    assert versions == {b"%d" % RULED_LAYOUT}
     engine.close()
     from_url(urlsplit(cluster.url))().close()
 

@@ -69,8 +69,9 @@ end
 --
 -- A record is an array in MessagePack, of the fields of `StoredRecord` in layout.py, of which a put sends those
 -- from `json` on. The last one is the body, in the form "bin 32", which cmsgpack does not know. That of a message
--- which repeats is a `RepeatingRecord`: in front of the body it has the rule and the run. Its lease has true in place
--- of a successor while its own next run is to take its place: an ack of many reads leases, and no records.
+-- whose time has a rule is a `RuledRecord`: in front of the body it has the rule and, if it repeats, the run. The
+-- lease of one that repeats has true in place of a successor while its own next run is to take its place: an ack of
+-- many reads leases, and no records.
 --
 -- Writes go in an order that survives a server which dies between two of them: first the new place,
 -- then the record, and last the old place is left. After half a change, a message is in two places, or
@@ -86,7 +87,7 @@ end
 --   deleted  true: it is gone;  held_by  the holder of a lease that was over
 --   tells, follows  of its outcome, see `outcome`: a word in place of its state; due time of a successor
 local RECORD = '\220\0\16\172'  -- how a record begins: an array of 16, of which the first is a text of 12
-local REPEATING = '\220\0\18\172'  -- how that of a message begins that repeats: an array of 18
+local RULED = '\220\0\18\172'   -- how that of a message begins whose time has a rule: an array of 18
 local LEASE = '\151\172'         -- how a lease begins: an array of 7, likewise
 local NONE = '\192'              -- no successor, as the last field of a lease
 local RENEWS = '\195'            -- the next run of the message itself, likewise
@@ -120,17 +121,17 @@ local function head_of_body(bytes) return '\198' .. struct.pack('>I4', bytes) en
 -- Returns what a record says; nil or an error: it cannot be read. `floor` and `..` refuse values of other types.
 local function read_record(id, text)
   local head = sub(text, 1, #RECORD)
-  local repeating = head == REPEATING
+  local ruled = head == RULED
   local at, order, due, created, json, priority, attempt, attempts, expires, state, ended, planned, asked, group,
-    headers, failures, rule, run = cmsgpack.unpack_limit(text, repeating and 17 or 15, 3)
-  if not repeating and head ~= RECORD or state and not BASE[state] or type(failures) ~= 'table'
+    headers, failures, rule, run = cmsgpack.unpack_limit(text, ruled and 17 or 15, 3)
+  if not ruled and head ~= RECORD or state and not BASE[state] or type(failures) ~= 'table'
     or sub(text, at + 1, at + 5) ~= head_of_body(#text - at - 5) then return nil end
   return {
     id = id, order = order, member = order .. id, due = floor(due), created = floor(created), json = json,
     priority = floor(priority), attempt = floor(attempt), attempts = floor(attempts),
     expires = expires and floor(expires), state = state, was = state, ended = ended and floor(ended),
     planned = planned and floor(planned), asked = asked and floor(asked), group = group .. '',
-    headers = headers .. '', failures = failures, rule = repeating and rule .. '' or nil, run = run and run .. '',
+    headers = headers .. '', failures = failures, rule = ruled and rule .. '' or nil, run = run and run .. '',
     text = text, body_at = at + 1,
   }
 end
@@ -149,7 +150,7 @@ function save(r)
     r.ended, r.planned, r.asked, r.group, r.headers, r.failures)
   local body = r.body and head_of_body(#r.body) .. r.body or sub(r.text, r.body_at)
   local head = RECORD
-  if r.rule then head, fields = REPEATING, fields .. pack(r.rule, r.run) end
+  if r.rule then head, fields = RULED, fields .. pack(r.rule, r.run) end
   call('HSET', RECORDS, r.id, head .. r.order .. fields .. body)
 end
 
@@ -179,7 +180,7 @@ function write_lease(r)
   if r.stopping or r.progress then
     head, fields = NOTED, fields .. pack(r.stopping, r.progress)
   end
-  call('HSET', LEASES, r.id, head .. r.order .. fields .. (r.successor or r.rule and RENEWS or NONE))
+  call('HSET', LEASES, r.id, head .. r.order .. fields .. (r.successor or r.run and RENEWS or NONE))
 end
 end
 
@@ -321,7 +322,7 @@ end
 local function failed(r, reason, moment, counted, final)
   if counted then r.attempt = r.attempt + 1 end
   add_failure(r, reason, moment, counted and r.since or nil)
-  if r.rule and counted then
+  if r.run and counted then
     if final then r.attempt = max(r.attempt, r.attempts) end
     return true
   end
@@ -388,12 +389,12 @@ end
 
 -- Returns whether a record is what the caller saw: of this due time and version, unless these are nil. A version is
 -- a hash of what an edit can change, as `Message.version` makes it: of a message that repeats, its rule stands for
--- the due time.
+-- the due time; of another one, a rule is one more part.
 local function is_still(r, due, version)
   if due and due ~= r.due then return false end
   if not version then return true end
-  local line = concat({r.rule or int(r.asked or r.planned or r.due), r.priority, r.attempts,
-    r.expires and int(r.expires + r.due - (r.planned or r.due)) or '-', r.json and 'j' or 'b', #r.group, #r.headers}, ' ')
+  local line = concat({r.run and r.rule or int(r.asked or r.planned or r.due), r.priority, r.attempts,
+    r.expires and int(r.expires + r.due - (r.planned or r.due)) or '-', r.json and 'j' or 'b', #r.group, #r.headers, not r.run and r.rule or nil}, ' ')
   return sub(redis.sha1hex(concat({line, '\n', r.group, r.headers, body_of(r)})), 1, 16) == version
 end
 

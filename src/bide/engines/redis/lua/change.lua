@@ -35,8 +35,8 @@ end
 -- Removes what was to take the place of a leased message when its lease ends: its successor, or its next run. The
 -- record changes first: half of this leaves a lease that only takes the longer way to an ack.
 local function end_series(r)
-  if r.rule then
-    r.rule, r.run = nil, nil
+  if r.run then
+    r.run = nil
     save(r)
   end
   r.successor = nil
@@ -98,7 +98,7 @@ local function do_it(r, token)
     return false
   end
   -- The message is leased and stays so; what was to take its place goes.
-  if verb == 'cancel' and r.token and (r.successor or r.rule) and not (if_due or if_version) and token == '' then
+  if verb == 'cancel' and r.token and (r.successor or r.run) and not (if_due or if_version) and token == '' then
     if r.successor then r.follows = (parse(r.id, r.successor) or r).due else r.tells = 'ending' end
     end_series(r)
     return false
@@ -202,7 +202,7 @@ end)
 
 do  -- the whole text has room for only so many local names
 -- Returns whether another run follows that of a leased message, of which `closing` has weighed the successor.
-local function repeats(r) return r.rule and not (r.successor or closing.shut_until(r)) end
+local function repeats(r) return r.run and not (r.successor or closing.shut_until(r)) end
 
 -- Lets a message wait for its next run, as if it had just been put.
 local function next_run(r, due, run)
@@ -249,8 +249,7 @@ local function ack(r, token, result)
   if r.token ~= token then return false end
   closing.weigh_successor(r)
   if repeats(r) then
-    local run = r.run or ''
-    acked_run(r, now, sub(run, 1, #RUN_ENDED) == RUN_ENDED and run or RUN_ENDED .. run, result)
+    acked_run(r, now, sub(r.run, 1, #RUN_ENDED) == RUN_ENDED and r.run or RUN_ENDED .. r.run, result)
   else
     acked(r, result)
   end
@@ -305,7 +304,7 @@ end
 -- a dead letter of the run was put before.
 local function ended_run(r, last)
   if r.stopping then return stopped(r) end
-  r.rule, r.run = nil, nil
+  r.run = nil
   if last and how ~= 'ended' and not (r.successor or r.shut) then
     remember_end(r, how, how == 'dead' and failed_by(r) or nil)
     return set_aside(r, how, how == 'dead' and 'died' or nil)
@@ -372,7 +371,7 @@ local function edit(r)
   if moment then plan(r, moment) end
   set_group(r, edited.group or r.group)
   -- With another rule and another run, this one has all attempts.
-  if edited.rule and edited.rule ~= r.rule and edited.run ~= r.run and not r.state then
+  if edited.run and edited.rule ~= r.rule and edited.run ~= r.run and not r.state then
     r.attempt, r.failures = 0, {}
   end
   for name, value in pairs(edited) do r[name] = value end

@@ -44,7 +44,7 @@ end
 -- Whether a message may not be delivered: it is too late, or its group is closed. One that repeats is never too late:
 -- who claims it plans its next run.
 local function is_unfit(r)
-  return r.expires and not r.rule and now > r.due + r.expires or closing.closed_until(r.group) ~= nil
+  return r.expires and not r.run and now > r.due + r.expires or closing.closed_until(r.group) ~= nil
 end
 
 -- Whether there can be such messages: else their records need not be read.
@@ -96,8 +96,9 @@ function hold(member, id, text)
     mark, renewing = fields .. NONE, fields .. RENEWS
   end
   local n = #held
-  local repeating = sub(text, 1, #REPEATING) == REPEATING
-  held[n + 1], held[n + 2] = id, LEASE .. sub(member, 1, ORDER) .. (repeating and renewing or mark)
+  -- An ack of a message that has a rule and does not repeat only takes the longer way for it.
+  local ruled = sub(text, 1, #RULED) == RULED
+  held[n + 1], held[n + 2] = id, LEASE .. sub(member, 1, ORDER) .. (ruled and renewing or mark)
   ends[n + 1], ends[n + 2] = score, member
   n = #ids + 1
   ids[n], texts[n] = id, text

@@ -6,7 +6,7 @@
 -- ARGV:
 --   from 3 on, for each message: its id; its record from `json` on; its plan. The plan is these values in
 --     MessagePack, one behind the other: delay, at, latest (how long after the first put of the id at most),
---     priority, whether it expires, died, created, group; and, only if it repeats, true
+--     priority, whether it expires, died, created, group; and, only if it has a rule, true
 -- Reply: [now, change, next number, [outcome of each]]; it is when the message is due, if that was stored
 local ranks, texts  -- what is written at the end: to DELAYED, rank and member; to RECORDS, id and record
 local earliest      -- the first due time of these
@@ -23,9 +23,9 @@ end
 
 -- Reads the plan of the message at hand.
 local function read(plan)
-  local _, delay, at, expires, repeating  -- the first one: where the values end
-  _, delay, at, latest, priority, expires, died_at, created, group, repeating = cmsgpack.unpack_limit(plan, 9)
-  head = repeating and REPEATING or RECORD
+  local _, delay, at, expires, ruled  -- the first one: where the values end
+  _, delay, at, latest, priority, expires, died_at, created, group, ruled = cmsgpack.unpack_limit(plan, 9)
+  head = ruled and RULED or RECORD
   if priority > 0 then flag('w', true) end
   if expires then flag('e', true) end
   if group ~= '' then flag('g', true) end

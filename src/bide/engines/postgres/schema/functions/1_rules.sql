@@ -305,7 +305,7 @@ END $$;
 -- `notifier.py`.)
 CREATE FUNCTION bide._stop(p_message bide.message, p_by text) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  UPDATE message SET stopping = coalesce(p_message.stopping, p_by, ''), successor = NULL, rule = NULL, run = NULL
+  UPDATE message SET stopping = coalesce(p_message.stopping, p_by, ''), successor = NULL, run = NULL
   WHERE queue = p_message.queue AND id = p_message.id;
   PERFORM pg_notify(_channel(), '0/' || p_message.process || ' stop ' || p_message.queue)
   WHERE p_message.process IS NOT NULL;
@@ -395,7 +395,6 @@ BEGIN
   UPDATE queue SET remembers = true WHERE id = p_message.queue AND NOT remembers AND p_how = 'expired';
   p_message.state := CASE p_how WHEN 'dead' THEN DEAD_STATE ELSE EXPIRED_STATE END;
   p_message.rank := p_now;
-  p_message.rule := NULL;
   p_message.run := NULL;
   RETURN p_message;
 END $$;
@@ -470,7 +469,7 @@ BEGIN
   IF p_was.stopping IS NULL THEN
     new := _fail(p_was, p_was.rank, p_now,
                  '"the lease lapsed: the holder died, hung, or needed longer than its lease"',
-                 p_was.rule IS NULL AND p_was.attempt + 1 >= p_was.attempts);
+                 p_was.run IS NULL AND p_was.attempt + 1 >= p_was.attempts);
   ELSE
     new := _stopped(p_was, p_now);
   END IF;

@@ -100,7 +100,7 @@ BEGIN
            count(*) AS n
     INTO picked FROM (
       SELECT m.ctid, m.due, m.size + coalesce(octet_length(m.failures), 0) AS bytes,
-             coalesce(moment > m.due + m.expires, false) AND m.rule IS NULL AS too_late,
+             coalesce(moment > m.due + m.expires, false) AND m.run IS NULL AS too_late,
              q.closes AND _closed_until(q.id, m."group", moment) IS NOT NULL AS shut
       FROM message m
       WHERE m.queue = q.id AND m.state = source AND m.state >= 0

@@ -145,7 +145,7 @@ BEGIN
                  count(*) FILTER (WHERE NOT late) OVER in_line - (NOT late)::integer AS good_before
           FROM (
             SELECT ctid AS place, due, rank, seq, size + coalesce(octet_length(failures), 0) AS bytes,
-                   coalesce(moment > due + expires, false) AND rule IS NULL OR g.shut AS late
+                   coalesce(moment > due + expires, false) AND run IS NULL OR g.shut AS late
             FROM message
             WHERE limited = l.id AND state = READY_STATE AND coalesce("group", '') = g.name
               AND rank < (weight + 1) * STRIPE

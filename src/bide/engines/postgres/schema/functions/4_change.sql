@@ -126,11 +126,11 @@ BEGIN
     may_stop := p_verb = 'stop' AND was.state = LEASED_STATE AND (p_if_due IS NULL OR was.due = p_if_due)
              AND (p_only_seqs IS NULL OR was.seq = ANY (p_only_seqs));
     successor := NULL;
-    gives_up := p_verb = 'cancel' AND was.state = LEASED_STATE AND (was.successor IS NOT NULL OR was.rule IS NOT NULL)
+    gives_up := p_verb = 'cancel' AND was.state = LEASED_STATE AND (was.successor IS NOT NULL OR was.run IS NOT NULL)
                 AND p_if_due IS NULL AND p_only_seqs IS NULL;
     IF gives_up THEN  -- the message stays; what was put meanwhile is cancelled, and it repeats no longer
       successor := (was.successor::json ->> 'due')::bigint;
-      UPDATE message SET successor = NULL, rule = NULL, run = NULL WHERE queue = q.id AND id = was.id;
+      UPDATE message SET successor = NULL, run = NULL WHERE queue = q.id AND id = was.id;
     END IF;
     IF NOT done THEN
       SELECT * INTO state, due, until, holder FROM _stands(was, moment);
@@ -148,7 +148,7 @@ BEGIN
     END IF;
     IF p_verb IN ('ack', 'renew') THEN
       is_last := named.due IS NULL AND was.successor IS NULL;
-      goes_on := was.rule IS NOT NULL AND was.successor IS NULL AND (p_verb = 'ack' OR named.due IS NOT NULL)
+      goes_on := was.run IS NOT NULL AND was.successor IS NULL AND (p_verb = 'ack' OR named.due IS NOT NULL)
                  AND NOT (q.closes AND _closed_until(q.id, was."group", moment) IS NOT NULL);
     END IF;
     shut := NULL;
@@ -232,7 +232,7 @@ BEGIN
         IF was.stopping IS NOT NULL THEN
           new := _stopped(was, moment);
         ELSIF NOT p_untouched THEN
-          dies := (p_verb = 'bury' OR was.attempt + 1 >= was.attempts) AND (was.rule IS NULL OR p_how = 'dead');
+          dies := (p_verb = 'bury' OR was.attempt + 1 >= was.attempts) AND (was.run IS NULL OR p_how = 'dead');
           new := _fail(was, moment, moment, p_reason, dies, p_verb = 'bury');
           cause := CASE WHEN NOT dies THEN 'retried' END;
         ELSIF was.successor IS NOT NULL THEN
@@ -243,7 +243,7 @@ BEGIN
         IF p_verb = 'retry' AND was.successor IS NULL AND new.state <> DEAD_STATE THEN
           new.state := READY_STATE;
           -- A run without an attempt left is not put off: who claims it plans the next one.
-          IF p_untouched AND p_delay > 0 OR NOT p_untouched AND (was.rule IS NULL OR new.attempt < new.attempts) THEN
+          IF p_untouched AND p_delay > 0 OR NOT p_untouched AND (was.run IS NULL OR new.attempt < new.attempts) THEN
             new.state := DELAYED_STATE;
             new.planned := coalesce(was.planned, was.due);
             new.due := new_due;
@@ -336,7 +336,7 @@ BEGIN
     FROM unnest(p_ids, p_tokens) WITH ORDINALITY AS w(id, token, n), LATERAL (
       SELECT ctid FROM message
       WHERE queue = p_queue AND id = w.id AND token = w.token AND rank > p_moment  -- leased: the others
-        AND successor IS NULL AND stopping IS NULL AND rule IS NULL                -- have no token
+        AND successor IS NULL AND stopping IS NULL AND run IS NULL                 -- have no token
       OFFSET 0
     ) AS m
     ORDER BY w.id COLLATE "C", w.token, w.n

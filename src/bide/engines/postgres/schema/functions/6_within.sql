@@ -77,7 +77,7 @@ BEGIN
   IF p_verb = 'ack' AND q.keep = 0 AND q.history = 0 AND q.result_ttl = 0 AND q.limited IS NULL THEN
     DELETE FROM message  -- as `_ack` does, which takes many
     WHERE queue = q.id AND id = p_id AND token = p_token AND rank > moment AND successor IS NULL
-      AND stopping IS NULL AND rule IS NULL;
+      AND stopping IS NULL AND run IS NULL;
     IF FOUND THEN
       INSERT INTO tally VALUES (q.id, 'leased', -1, -1), (q.id, 'acked', -1, 1);
       RETURN '[[]]';
