@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 import pytest
 
 import bide
@@ -20,6 +21,7 @@ from bide.model.message import Item
 from bide.observing.heartbeat import Busy, Report, put_report
 from bide.server.access.tokens import Tokens
 from bide.testing import FakeClock
+from bide.worker.periodic.ticks import SCHEDULE_ID, ScheduleBody
 from tests.system.dashboard.conftest import Stage, Visitor, bury
 
 PAGES = (
@@ -623,3 +625,14 @@ def test_dates_are_in_the_language_of_the_page(stage: Stage) -> None:
         assert part in english
     for part in (">12月5日 08:09</time>", ">2028年12月5日</time>", "<span>6月2日</span>"):
         assert part in chinese
+
+
+def test_a_schedule_that_is_held_says_so(stage: Stage, ann: Visitor) -> None:
+    report, now = stage.queue("daily-report"), stage.clock.now()
+    rule = bide.Cron("0 9 * * 1-5", "Europe/Paris")
+    body = ScheduleBody(rule.text, rule.timezone, 3, now)
+    report.put(msgspec.to_builtins(body), id=SCHEDULE_ID, repeat=rule)
+    assert "held" not in text_of(ann.get("/periodic").text)
+    report.hold(SCHEDULE_ID)
+    stage.clock.advance(60)  # what the page has read is kept for a moment
+    assert "Europe/Paris held" in text_of(ann.get("/periodic").text)
