@@ -21,7 +21,7 @@ from bide.model.limits import (
     MAX_RULE,
     MAX_RUN,
 )
-from bide.model.message import Item, State
+from bide.model.message import Item, Priority, State
 from bide.model.progress import Progress
 from bide.model.replies import (
     AckOutcome,
@@ -64,6 +64,7 @@ __all__ = [
     "NextRun",
     "OnConflict",
     "Origin",
+    "Postpone",
     "Purge",
     "Put",
     "Queues",
@@ -204,6 +205,23 @@ class Reschedule(_ById, frozen=True, tag="reschedule"):
     if_version: str | None = None
     versions: _Strings = []
     origin: Origin | None = None
+
+    outcome_type: ClassVar[type[Outcome]] = RescheduleOutcome
+
+
+class Postpone(_ById, frozen=True, tag="postpone"):
+    """Let messages that no worker holds be due at other times, as a retry with a delay does.
+
+    Each keeps the time for which it was planned: its lateness and `expires` count from there, and
+    it has no new version, but with a `priority`. Answers `Outcomes`.
+    """
+
+    dues: Annotated[list[UnixMs], Meta(max_length=MAX_COUNT)]
+    """When each message is due from now on."""
+    if_dues: Annotated[list[UnixMs], Meta(max_length=MAX_COUNT)] = []
+    """For each message the time at which it must be due now; empty: any."""
+    priority: Priority | None = None
+    """The priority of all of them from now on; `None`: it stays."""
 
     outcome_type: ClassVar[type[Outcome]] = RescheduleOutcome
 
@@ -567,6 +585,7 @@ Command = (
     Put
     | Cancel
     | Reschedule
+    | Postpone
     | Edit
     | Claim
     | Extend

@@ -118,6 +118,13 @@ def _check_combinations(command: cmd.Command | Bulk | Undo) -> None:
                 raise InvalidArgument(
                     'latest and if_version are for replacing: on_conflict must be "replace"'
                 )
+        case cmd.Postpone():
+            for name, times in (("dues", command.dues), ("if_dues", command.if_dues)):
+                if len(times) != len(command.ids) and (times or name == "dues"):
+                    raise InvalidArgument(
+                        f"{name} has {len(times):,} times for {len(command.ids):,} ids; give one "
+                        "for each id"
+                    )
         case Bulk():
             state = "dead" if command.verb == "revive" else command.state
             _check_cursor(cmd.Scan("", state, command.where, command.cursor))

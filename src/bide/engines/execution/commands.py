@@ -28,6 +28,7 @@ VERBS: dict[type[cmd.Command], Verb] = {
     cmd.Put: lambda store, command: store.put(command),
     cmd.Cancel: changing.cancel,
     cmd.Reschedule: _by_name,
+    cmd.Postpone: _by_name,
     cmd.Edit: _by_name,
     cmd.Claim: claim,
     cmd.Extend: _by_name,

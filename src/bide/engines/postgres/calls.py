@@ -181,7 +181,10 @@ def _change(batch: PostgresBatch, verb: str, command: Any, *, edit: object = Non
 
 
 def _next_runs(command: Any) -> dict[str, Argument]:
-    """Return the next runs of messages that repeat, as arguments that only a renew has."""
+    """Return when messages are due next, as arguments that only a renew and a postponement have."""
+    if isinstance(command, cmd.Postpone):
+        if_dues = some(command.if_dues, None, integers)
+        return {"next": integers(command.dues), "if_dues": if_dues}
     if not isinstance(command, cmd.Renew):
         return {}
     dues = [None if following is None else following.due for following in command.next]
@@ -310,6 +313,12 @@ def _edit(batch: PostgresBatch, command: cmd.Edit) -> Reply:
     return _change(batch, "edit", command, edit=columns)
 
 
+def _postpone(batch: PostgresBatch, command: cmd.Postpone) -> Reply:
+    """Let messages be due at other times."""
+    priority = None if command.priority is None else {"priority": command.priority}
+    return _change(batch, "postpone", command, edit=priority)
+
+
 def _bury(batch: PostgresBatch, command: cmd.BuryCommand) -> Reply:
     """Make dead letters of messages that are held, by lease, and then of others, by id."""
     names_only_unheld = command.ids and not command.leases
@@ -393,6 +402,7 @@ def _by(verb: str) -> Callable[[PostgresBatch, Any], Reply]:
 _REMEMBERING = (
     cmd.Put,
     cmd.Reschedule,
+    cmd.Postpone,
     cmd.Edit,
     cmd.Claim,
     cmd.Extend,
@@ -407,6 +417,7 @@ _REMEMBERING = (
 _EXECUTORS: dict[type, Callable[[PostgresBatch, Any], Reply]] = {
     cmd.Cancel: _cancel,
     cmd.Reschedule: _by("reschedule"),
+    cmd.Postpone: _postpone,
     cmd.Edit: _edit,
     cmd.Claim: claim,
     cmd.Extend: _by("extend"),

@@ -4,6 +4,7 @@ What many callers ask for becomes few calls.
 """
 
 from collections.abc import Collection, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import msgspec
@@ -125,6 +126,8 @@ def script_of(command: Any) -> tuple[str, tuple[Any, ...]]:
     if isinstance(command, cmd.Extend):
         words_of_each = 3 if command.progress else 2
         return "extend", (command.lease, words_of_each)
+    if isinstance(command, cmd.Postpone):
+        return "postpone", (command.priority,)
     at = getattr(command, "at", None)
     after = getattr(command, "delay", None)
     if isinstance(command, cmd.Edit):
@@ -161,7 +164,8 @@ def _rows_of(command: Any) -> list[tuple[Word, ...]]:
 
     Its id, and the token of its lease, the version that the caller saw, or an empty text; of an ack
     with results also the result, of an extend with reports the report; of a renewal the result, and
-    when the next run is due and which one it is.
+    when the next run is due and which one it is; of a postponement when it is due from now on, and
+    when it must be due now.
     """
     if isinstance(command, cmd.Renew):
         results = command.results or [None] * len(command.leases)
@@ -178,6 +182,10 @@ def _rows_of(command: Any) -> list[tuple[Word, ...]]:
             (lease.id, str(lease.token), "" if report is None else _encode(report))
             for lease, report in leases_with_reports
         ]
+    if isinstance(command, cmd.Postpone):
+        dues = map(str, command.dues)
+        dues_now = map(str, command.if_dues or repeat("", len(command.ids)))
+        return list(zip(command.ids, dues, dues_now, strict=True))
     if versions := getattr(command, "versions", None):
         return list(zip(command.ids, versions, strict=True))
     leases = [(lease.id, str(lease.token)) for lease in getattr(command, "leases", ())]

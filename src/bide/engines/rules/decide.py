@@ -29,6 +29,7 @@ BY_LEASE: dict[type[cmd.Command], Rule] = {
 BY_ID: dict[type[cmd.Command], Rule] = {
     cmd.Cancel: unheld.cancel,
     cmd.Reschedule: unheld.reschedule,
+    cmd.Postpone: unheld.postpone,
     cmd.Edit: unheld.edit,
     cmd.Release: leases.release,
     cmd.Revive: unheld.revive,

@@ -129,7 +129,7 @@ def retry(record: Record, command: RetryCommand, place: int, facts: Facts) -> Ch
         return failure
     if failure.after.is_used_up:
         return Change(record, ready(failure.after), ("retried",))
-    after = _postponed(failure.after, facts.now + command.delay)
+    after = put_off(failure.after, facts.now + command.delay)
     return Change(record, after, ("retried",))
 
 
@@ -141,7 +141,7 @@ def _returned(record: Record, command: RetryCommand, facts: Facts) -> Change:
         released = with_failure(unbegun, record.attempt, command.reason, facts.now)
     if not command.delay:
         return Change(record, ready(released))
-    return Change(record, _postponed(released, facts.now + command.delay))
+    return Change(record, put_off(released, facts.now + command.delay))
 
 
 def bury(record: Record, command: BuryCommand, place: int, facts: Facts) -> Change:
@@ -265,8 +265,8 @@ def with_failure(record: Record, attempt: int, reason: str, moment: int) -> Reco
     return replace(record, attempt=attempt, failures=remember(record.failures, failure))
 
 
-def _postponed(record: Record, due: int) -> Record:
-    """Return a record that a worker has returned, due later; it expires when it would have."""
+def put_off(record: Record, due: int) -> Record:
+    """Return a record that waits until another time; it expires when it would have."""
     planned = record.due if record.planned is None else record.planned
     expires = None if record.expires is None else record.expires - (due - record.due)
     return delayed(record, due, planned=planned, expires=expires)

@@ -18,9 +18,9 @@ from bide.engines.rules.change import (
     ready,
     unchanged,
 )
-from bide.engines.rules.leases import died, stop, with_failure
+from bide.engines.rules.leases import died, put_off, stop, with_failure
 from bide.engines.rules.record import Record
-from bide.model.commands import BuryCommand, Cancel, Edit, Purge, Reschedule, Revive
+from bide.model.commands import BuryCommand, Cancel, Edit, Postpone, Purge, Reschedule, Revive
 from bide.model.replies import Outcome
 
 
@@ -49,6 +49,18 @@ def reschedule(record: Record, command: Reschedule, place: int, facts: Facts) ->
         return unchanged(record, facts.now)
     due = facts.now + command.delay if command.at is None else command.at
     return Change(record, _planned(record, due))
+
+
+def postpone(record: Record, command: Postpone, place: int, facts: Facts) -> Change:
+    """Let a message that waits be due at another time, and expire when it would have."""
+    due_now = command.if_dues[place] if command.if_dues else record.due
+    if record.state not in WAITING or record.due != due_now:
+        return unchanged(record, facts.now)
+    priority = record.priority if command.priority is None else command.priority
+    after = put_off(replace(record, priority=priority), command.dues[place])
+    if after.planned == after.due:  # it is due as planned
+        after = replace(after, planned=None)
+    return Change(record, after)
 
 
 def edit(record: Record, command: Edit, place: int, facts: Facts) -> Change:

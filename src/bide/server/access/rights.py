@@ -38,6 +38,7 @@ _RIGHT_OF_COMMAND: dict[type[cmd.Command], Right] = {
     cmd.Put: "put",
     cmd.Cancel: "change",
     cmd.Reschedule: "change",
+    cmd.Postpone: "change",
     cmd.Edit: "change",
     cmd.CloseGroup: "change",
     cmd.ReopenGroup: "change",

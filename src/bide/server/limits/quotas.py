@@ -226,6 +226,8 @@ class Quotas:
             await self._admit_messages(namespace, (), 0, admitted)
         elif isinstance(command, cmd.Reschedule):
             self._check_each(namespace, [_item_at(command.ids, command.at, command.delay)])
+        elif isinstance(command, cmd.Postpone) and command.dues:
+            self._check_each(namespace, [_item_at(command.ids, max(command.dues), 0)])
         elif isinstance(command, cmd.Revive):
             self._check_each(namespace, [_item_at(command.ids, None, command.delay)])
         elif isinstance(command, cmd.Edit):

@@ -131,3 +131,51 @@ class ChangeCases:
         driver.shows("a", version=version)  # all is as it was at first
         assert driver.wait(101).take() == []
         driver.shows("a", state="expired")
+
+    def test_a_postponed_message_keeps_its_planned_time_and_its_version(
+        self, driver: Driver
+    ) -> None:
+        driver.put("a", "b", at=START, expires=100)
+        version = driver.wait(30).get("a").version
+        outcomes = driver.postpone("a", "b", "none", dues=[START + 90, START + 60, START])
+        assert outcomes == [
+            Outcome("a", True, "delayed", START + 90),
+            Outcome("b", True, "delayed", START + 60),
+            Outcome("none", False),
+        ]
+        assert driver.wake == START + 60
+        driver.shows("a", due=START + 90, planned=START, expires=10, version=version)
+        driver.postpone("a", dues=[START + 40])
+        driver.shows("a", due=START + 40, planned=START, expires=60, version=version)
+        driver.postpone("a", dues=[START])
+        driver.shows("a", state="ready", due=START, planned=None, expires=100, version=version)
+        driver.postpone("a", dues=[START + 90])
+        assert driver.wait(59).take() == ["b"]
+        assert driver.wait(12).take() == []
+        driver.shows("a", state="expired", planned=START)
+
+    def test_a_message_is_postponed_only_if_it_is_due_as_it_was_seen(self, driver: Driver) -> None:
+        driver.put("a", "b", "a2", at=START + 5)
+        driver.reschedule("b", at=START + 7)
+        twice = ["a", "b", "a2", "a2"]
+        seen = [START + 5, START + 5, START + 5, START + 5]
+        outcomes = driver.postpone(*twice, dues=[START + 9] * 4, if_dues=seen)
+        assert done(outcomes) == [True, False, True, False]
+        driver.lease("held")
+        driver.put("dead")
+        driver.set_aside("dead", reason="no")
+        assert driver.postpone("held", "dead", dues=[0, 0]) == [
+            driver.refusal("held"),
+            driver.refusal("dead"),
+        ]
+
+    def test_a_postponed_message_gets_a_priority_and_another_version(self, driver: Driver) -> None:
+        driver.put("a", at=START - 9, priority=5)
+        driver.put("b", at=START - 5, priority=2)
+        driver.claim(0)
+        version = driver.get("a").version
+        assert driver.postpone("a", dues=[START - 9], priority=1)[0]
+        assert driver.shows("a", priority=1, state="ready", planned=None).version != version
+        assert driver.take(1) == ["b"]
+        driver.postpone("a", dues=[START - 9], priority=5)
+        driver.shows("a", priority=5, version=version)

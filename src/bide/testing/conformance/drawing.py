@@ -133,6 +133,7 @@ VALUES: dict[str, Draw[Any]] = {
     "data": some([b"1", b"1", b"2", b"2", LARGE]),
     "delay": some([0, 1, 2, 5, 20, HOUR]),
     "died": some([None, START - 2, START + 3]),
+    "dues": several(some([*(START + ms for ms in (-5, -1, 0, 1, 2, 5, 10, 20, HOUR))]), 3, 3),
     "expires": some([None, 0, 2, 10]),
     "failures": some([(failure,), (failure,) * KEPT_FAILURES]),
     "group": some([None, *GROUPS, *GROUPS]),
@@ -142,6 +143,7 @@ VALUES: dict[str, Draw[Any]] = {
     "id": ids,
     "ids": either(*[several(ids, 3, 1)] * 7, several(ids, 0)),
     "if_due": some([None, None, SEEN_DUE, SEEN_DUE, START, START + 1]),
+    "if_dues": either(some([[]]), several(some([SEEN_DUE, SEEN_DUE, SEEN_DUE, START]), 3, 3)),
     "if_version": some([None, None, SEEN, SEEN, SEEN, "0" * 16]),
     "keep": some([0, 3, 10, HOUR, 3 * EXPIRED_KEEP]),
     "latest": some([0, 2, 20]),
@@ -194,8 +196,9 @@ def command(command_type: Any, **own: Draw[Any]) -> Draw[cmd.Command]:
         names = [name for name in drawn.__struct_fields__ if name not in left_out]
         values = {name: getattr(drawn, name) for name in names}
         ids = names_of(drawn)
-        if values.get("versions"):  # one for each id
-            values["versions"] = drawn.versions[: len(ids)]
+        for name in ("versions", "dues", "if_dues"):  # one for each id
+            if values.get(name):
+                values[name] = values[name][: len(ids)]
         if values.get("ids") is not None and isinstance(drawn, cmd.Purge):
             values["state"] = "dead"  # only dead letters are purged by id
         if isinstance(drawn, cmd.Extend) and not drawn.progress:
@@ -258,6 +261,7 @@ OFTEN: dict[Any, int] = {
     cmd.RetryCommand: 4,
     cmd.Renew: 3,
     cmd.Reschedule: 3,
+    cmd.Postpone: 3,
     cmd.Edit: 3,
     cmd.Purge: 3,
 }
@@ -270,6 +274,7 @@ OWN: dict[Any, dict[str, Draw[Any]]] = {
         "after": some([None, ClosedGroup(START + 5, GROUPS[0])]),
         "limit": some([1, 500]),
     },
+    cmd.Postpone: {"priority": some([None, None, None, 0, 9])},
     cmd.Scan: {"limit": some([1, 2, 3, 500])},
     cmd.Extend: {"lease": some([1, 2, 3, 10, 100, 100, 100, None])},
 }

@@ -202,6 +202,10 @@ class Driver:
         """Change when messages are due."""
         return self.outcomes(cmd.Reschedule(self.queue, list(ids), **fields))
 
+    def postpone(self, *ids: str, **fields: Any) -> list[rep.Outcome]:
+        """Let messages be due at other times, and keep the planned ones."""
+        return self.outcomes(cmd.Postpone(self.queue, list(ids), **fields))
+
     def edit(self, *ids: str, **fields: Any) -> list[rep.Outcome]:
         """Change what is named of messages."""
         return self.outcomes(cmd.Edit(self.queue, list(ids), **fields))

@@ -22,6 +22,7 @@ MOVES = (
     "wait",
     "release",
     "reschedule",
+    "postpone",
     "edit",
     "replace",
     "follow",
@@ -75,6 +76,8 @@ class ScanMover:
                 driver.release(id)
             case "reschedule":
                 driver.reschedule(id, at=self._due())
+            case "postpone":
+                driver.postpone(id, dues=[self._due()])
             case "edit":
                 driver.edit(id, priority=chance.randrange(256))
             case "replace":

@@ -79,7 +79,8 @@ class Player:
             for name in ("results", "progress", "next"):  # one for each lease
                 if values := getattr(op, name, ()):
                     fields[name] = values[: len(fields["leases"])]
-        wanted = {name: getattr(op, name, None) for name in ("if_due", "if_version", "versions")}
+        conditions = ("if_due", "if_version", "versions", "if_dues")
+        wanted = {name: getattr(op, name, None) for name in conditions}
         if any(wanted.values()):
             messages = at(self._engine, op.queue, now).find(*drawing.names_of(op))
             current = [message.version if message else NONE for message in messages]
@@ -91,6 +92,12 @@ class Player:
                 fields["versions"] = [
                     current_version if version == drawing.SEEN else version
                     for version, current_version in zip(versions, current, strict=True)
+                ]
+            if if_dues := wanted["if_dues"]:
+                current_dues = [message.due if message else START for message in messages]
+                fields["if_dues"] = [
+                    current_due if due == drawing.SEEN_DUE else due
+                    for due, current_due in zip(if_dues, current_dues, strict=True)
                 ]
         return replace(op, **fields)
 

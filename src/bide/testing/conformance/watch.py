@@ -81,7 +81,8 @@ class StoreWatch:
         (reply,) = self.engine.execute([command], now)
         after = self._last[queue] = dump(self.engine, queue, now)
         counts_after = audit(self.engine, queue, now)
-        if not isinstance(command, (cmd.Put, cmd.Edit, cmd.Reschedule)):
+        gives_priority = isinstance(command, cmd.Postpone) and command.priority is not None
+        if not (isinstance(command, (cmd.Put, cmd.Edit, cmd.Reschedule)) or gives_priority):
             for id in before.keys() & after.keys():
                 followed = before[id].successor is not None and after[id].successor is None
                 # A cancel of a leased message that repeats takes its run.

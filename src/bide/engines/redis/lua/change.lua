@@ -174,6 +174,30 @@ define('change', {'allow-oom'}, {'cancelled'}, function(...)
   return change_each(2, do_it, origin)
 end)
 
+-- postpone: let messages that no worker holds be due at other times; they keep the time for which they were planned,
+-- and when they expire.
+--   priority  of all of them from now on; nil: it stays
+-- ARGV from 3 on, three for each: id, when it is due from now on, and when it must be due now, or empty
+-- Reply: as change
+do
+local new_priority  -- of the call at hand
+
+local function postpone(r, due, due_now)
+  if r.token or r.state or not is_still(r, tonumber(due_now)) then return false end
+  due = tonumber(due)
+  if r.expires then r.expires = r.expires - (due - r.due) end
+  r.planned, r.due, r.priority = r.planned or r.due, due, new_priority or r.priority
+  if r.planned == due then r.planned = nil end
+  to_delayed(r)
+  return true
+end
+
+define('postpone', {'allow-oom'}, {'cancelled'}, function(priority)
+  new_priority = priority
+  return change_each(3, postpone)
+end)
+end
+
 -- extend: let leases end at another time, and note how far the workers have come.
 --   length  of the leases from now on, in milliseconds; nil: they end as before
 --   width   2, or 3 with reports

@@ -20,6 +20,7 @@ END $$;
 -- |---|---|---|
 -- | cancel, reschedule, bury_unheld | delayed, ready | delete; move to a due time; dead |
 -- | stop | delayed, ready, leased | delete; of a leased one, ask its worker to stop: that is not done yet |
+-- | postpone | delayed, ready, with `p_if_dues` due then | move to the due time in `p_next`, but keep the planned one |
 -- | edit | delayed, ready, without a due time also dead | change what `p_edit` names |
 -- | revive, purge | dead | ready or delayed again; delete |
 -- | release | leased | end the lease, as a failed attempt |
@@ -35,7 +36,7 @@ CREATE FUNCTION bide._change(
   p_reason text DEFAULT '""', p_untouched boolean DEFAULT false, p_only_seqs bigint[] DEFAULT NULL,
   p_actor text DEFAULT NULL, p_notes text[] DEFAULT NULL, p_edit text DEFAULT NULL,
   p_next bigint[] DEFAULT NULL, p_runs text[] DEFAULT NULL, p_how text DEFAULT 'acked',
-  p_sender text DEFAULT NULL, p_number bigint DEFAULT NULL, p_place text DEFAULT NULL
+  p_if_dues bigint[] DEFAULT NULL, p_sender text DEFAULT NULL, p_number bigint DEFAULT NULL, p_place text DEFAULT NULL
 ) RETURNS TABLE (number bigint, done boolean, state smallint, due bigint, until bigint, holder text,
                  successor bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
@@ -50,7 +51,7 @@ DECLARE
   moves tally[] := '{}';         -- changes of the counters
   dues bigint[] := '{}';         -- new due times of delayed messages
   acked_places bigint[] := '{}'; -- of the ids that were acked all at once
-  named record;                  -- the id of one message, with its token, its note, its next run and its place `n`
+  named record;                  -- the id of one message, with its token, its note, when it is due next, and so on
   was message;                   -- the message as it is found
   new message;                   -- as it is to be; a row of nulls: it is deleted
   cause text;                    -- the counter of what was done; null: none
@@ -103,7 +104,8 @@ BEGIN
     END IF;
   END IF;
   FOR named IN
-    SELECT * FROM unnest(p_ids, p_tokens, p_notes, p_next, p_runs) WITH ORDINALITY AS w(id, token, note, due, run, n)
+    SELECT * FROM unnest(p_ids, p_tokens, p_notes, p_next, p_runs, p_if_dues)
+                  WITH ORDINALITY AS w(id, token, note, due, run, if_due, n)
     WHERE n <> ALL (acked_places) ORDER BY id COLLATE "C", n  -- all commands lock in this order
   LOOP
     was := _locked(q.id, named.id, moment, patience);
@@ -115,6 +117,7 @@ BEGIN
     done := (p_only_seqs IS NULL OR was.seq = ANY (p_only_seqs)) AND CASE
       WHEN p_verb IN ('cancel', 'stop', 'reschedule', 'bury_unheld') THEN
         was.state < LEASED_STATE AND (p_if_due IS NULL OR was.due = p_if_due)
+      WHEN p_verb = 'postpone' THEN was.state < LEASED_STATE AND was.due = coalesce(named.if_due, was.due)
       WHEN p_verb = 'edit' THEN
         was.state < LEASED_STATE OR was.state = DEAD_STATE AND new_due IS NULL
         -- One that a move or import has under way is refused: the change would be lost.
@@ -178,6 +181,12 @@ BEGIN
         cause := 'purged';
         ending := PURGED_END;
       WHEN 'reschedule' THEN NULL;
+      WHEN 'postpone' THEN
+        new := json_populate_record(new, coalesce(edit, '{}'));
+        new.state := DELAYED_STATE;
+        new.due := named.due;
+        new.planned := nullif(coalesce(was.planned, was.due), new.due);
+        new.expires := was.expires - (new.due - was.due);
       WHEN 'revive' THEN
         new.attempt := 0;
         cause := 'revived';
@@ -274,7 +283,7 @@ BEGIN
     ELSE
       PERFORM _store(was, new);
     END IF;
-    IF p_verb IN ('reschedule', 'edit') AND new.state = DELAYED_STATE THEN
+    IF p_verb IN ('reschedule', 'postpone', 'edit') AND new.state = DELAYED_STATE THEN
       dues := dues || new.due;
     END IF;
     -- These two move no message: the place of a dead one stays what it was.

@@ -1,0 +1,2 @@
+-- Version 9: messages that are postponed keep the time for which they were planned. The tables stay as they are; the
+-- functions of an older version know no such change.
