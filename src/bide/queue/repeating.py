@@ -1,7 +1,6 @@
 """What people do with a message that repeats: hold it, resume it, run it now, put past runs."""
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -37,58 +36,65 @@ SCANNED = 500
 """How many messages are read at a time for a forecast with all runs."""
 
 
+Replan = Callable[[Message, int], tuple[Run, int] | None]
+"""Returns the run for which a message is to stand from now on, and when that is due, of the message
+and the present time; `None`: it may stay as it is."""
+
+TRIES = 10
+"""How often a change is tried while workers ack run after run."""
+
+
 def holding(builder: CommandBuilder, id: str) -> Steps[Outcome]:
     """Let no run of a message be due until it is resumed."""
-    message = yield from _repeating(builder, id)
-    if message is None:
-        return Outcome(id, False)
-    run = msgspec.structs.replace(Run.of(message.run or ""), held=True)
-    due = message.due if _is_under_way(message) else None
-    return (yield from _edited(builder, message, run, HoldOutcome, due=due))
+    return _replanning(builder, id, _held, HoldOutcome)
 
 
 def resuming(builder: CommandBuilder, id: str) -> Steps[Outcome]:
     """Let a message that is held repeat again; its next run is the first one from now on."""
-    message = yield from _repeating(builder, id)
-    if message is None:
-        return Outcome(id, False)
-    run = Run.of(message.run or "")
-    if not run.held:
-        return ResumeOutcome(*_place(message, done=message.state != "leased"))
-    resumed, due = msgspec.structs.replace(run, held=False), None
-    if _is_under_way(message):
-        due = message.due
-    elif not run.added:  # an added one is due already
-        first = first_run(repeat_of(message.rule or ""), builder.now())
-        resumed = msgspec.structs.replace(resumed, at=first.at)
-    return (yield from _edited(builder, message, resumed, ResumeOutcome, due=due))
+    return _replanning(builder, id, _resumed, ResumeOutcome)
 
 
 def running_now(builder: CommandBuilder, id: str) -> Steps[Outcome]:
     """Let a message run now, once more than its rule says."""
-    message = yield from _repeating(builder, id)
-    if message is None:
-        return Outcome(id, False)
-    now, text = builder.now(), message.run or ""
+    return _replanning(builder, id, _run_now, RunNowOutcome)
+
+
+def _held(message: Message, now: int) -> tuple[Run, int]:
+    """Return the run of a message as one that is held."""
+    run = msgspec.structs.replace(Run.of(message.run or ""), held=True)
+    return run, message.due if _is_under_way(message) else run.due
+
+
+def _resumed(message: Message, now: int) -> tuple[Run, int] | None:
+    """Return the first run of a message from now on that is held."""
+    run = Run.of(message.run or "")
+    if not run.held:
+        return None
+    resumed = msgspec.structs.replace(run, held=False)
+    if _is_under_way(message):
+        return resumed, message.due
+    if not run.added:  # an added one is due already
+        first = first_run(repeat_of(message.rule or ""), now)
+        resumed = msgspec.structs.replace(resumed, at=first.at)
+    return resumed, resumed.due
+
+
+def _run_now(message: Message, now: int) -> tuple[Run, int] | None:
+    """Return a run of a message that is due now."""
+    text = message.run or ""
     run, is_over = Run.of(text), text.startswith(RUN_ENDED)
     if message.due <= now and message.state != "leased" and not is_over:  # it is going to run
-        return RunNowOutcome(*_place(message, done=True))
+        return None
     if run.added or _is_under_way(message):  # this run is not over
-        return (yield from _edited(builder, message, run, RunNowOutcome, due=now))
+        return run, now
     # One that is over is still among those that are left, and the new one takes its place.
     left = run.left if run.left is None or is_over else run.left + 1
-    added = Run(now, left, run.held, run.previous, added=True)
-    return (yield from _edited(builder, message, added, RunNowOutcome, due=now))
+    return Run(now, left, run.held, run.previous, added=True), now
 
 
 def _is_under_way(message: Message) -> bool:
     """Return whether a run of a message waits that has failed, so that it is to be retried."""
     return message.attempt > 0 and not (message.run or "").startswith(RUN_ENDED)
-
-
-def _place(message: Message, *, done: bool) -> tuple[Any, ...]:
-    """Return the fields of the outcome for a message that is not changed."""
-    return message.id, done, message.state, message.due, message.until, message.holder
 
 
 def backfilling(
@@ -165,27 +171,41 @@ def check_repeats(message: Message) -> None:
         )
 
 
-def _edited(
-    builder: CommandBuilder,
-    message: Message,
-    run: Run,
-    outcome_type: type[Outcome],
-    *,
-    due: int | None = None,
+def _replanning(
+    builder: CommandBuilder, id: str, replan: Replan, outcome_type: type[Outcome]
 ) -> Steps[Outcome]:
-    """Let a message stand for another run, unless somebody has edited it meanwhile."""
-    command = Edit(
-        builder.queue,
-        [message.id],
-        rule=message.rule,
-        run=run.text,
-        at=run.due if due is None else due,
-        if_version=message.version,
-        actor=builder.actor,
-    )
-    reply: Outcomes = yield command
-    (outcome,) = reply.outcomes
-    return outcome if outcome.done else outcome_type(*msgspec.structs.astuple(outcome))
+    """Let a message stand for another run, unless somebody has edited it meanwhile.
+
+    If a worker has acked a run meanwhile, another one is in its place: then it begins anew.
+    """
+    outcome = Outcome(id, False)
+    for _ in range(TRIES):
+        message = yield from _repeating(builder, id)
+        if message is None:
+            return Outcome(id, False)
+        replanned = replan(message, builder.now())
+        if replanned is None:
+            is_done = message.state != "leased"
+            place = message.state, message.due, message.until, message.holder
+            return outcome_type(id, is_done, *place)
+        run, due = replanned
+        command = Edit(
+            builder.queue,
+            [id],
+            rule=message.rule,
+            run=run.text,
+            at=due,
+            if_due=message.due,
+            if_version=message.version,
+            actor=builder.actor,
+        )
+        reply: Outcomes = yield command
+        (outcome,) = reply.outcomes
+        if outcome.done:
+            return outcome
+        if outcome.state == "leased" or outcome.due == message.due:
+            break
+    return outcome_type(*msgspec.structs.astuple(outcome))
 
 
 def runs_between(message: Message, start: int, end: int) -> Iterator[Item]:

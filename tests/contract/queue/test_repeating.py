@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 import bide
+from bide.lane.steps import run_steps
+from bide.model.commands import Edit
 from bide.model.times import LATEST, iso, unix
+from bide.queue.command_builder import CommandBuilder
+from bide.queue.repeating import holding
 from bide.testing import FakeClock, ManualWorker, ScratchStore
 from tests.start import START
 from tests.stores_of_each_kind import STORES, url_of
@@ -441,3 +445,24 @@ def test_a_worker_runs_a_task_again_and_again() -> None:
         assert queue.audit()
     # The second one failed twice.
     assert runs == ["Mon 08:00", "Mon 08:00", "Mon 08:01", "Mon 08:00", "Mon 08:00"]
+
+
+def test_a_run_that_is_acked_meanwhile_stays_acked(reminders: bide.Queue) -> None:
+    rule = bide.Every("1h", start=HOURLY.start, times=5)
+    reminders.put(1, id="ann", repeat=rule, at=some_hours_ago(0.5))
+
+    def ask(command: Any) -> Any:
+        if isinstance(command, Edit) and not runs:
+            (delivery,) = reminders.claim()
+            delivery.ack()
+            runs.append(delivery.message.run)
+        return reminders._execute(command)
+
+    runs: list[str | None] = []
+    outcome = run_steps(holding(CommandBuilder("reminders"), "ann"), ask)
+    message = reminders.get("ann")
+    assert message is not None
+    assert message.run is not None
+    assert (outcome.done, message.held, len(runs)) == (True, True, 1)
+    assert " left=4" in message.run
+    assert reminders.counts().flow.acked == 1

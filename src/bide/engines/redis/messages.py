@@ -131,7 +131,8 @@ def script_of(command: Any) -> tuple[str, tuple[Any, ...]]:
     at = getattr(command, "at", None)
     after = getattr(command, "delay", None)
     if isinstance(command, cmd.Edit):
-        return "edit", (at, after, command.if_version, _edited_fields(command))
+        conditions = command.if_due, command.if_version
+        return "edit", (at, after, *conditions, _edited_fields(command))
     verb = command.__struct_config__.tag
     if getattr(command, "release", False):  # a retry that counts no attempt
         verb = "untouched"

@@ -68,7 +68,7 @@ def edit(record: Record, command: Edit, place: int, facts: Facts) -> Change:
     due = command.due(facts.now)
     if record.state == "dead" and (due is not None or record.in_transit):
         return unchanged(record, facts.now)
-    if record.state not in (*WAITING, "dead"):
+    if record.state not in (*WAITING, "dead") or command.if_due not in (None, record.due):
         return unchanged(record, facts.now)
     after = record if due is None else _planned(record, due)
     options: dict[str, Any] = command.options

@@ -111,6 +111,16 @@ class ChangeCases:
         driver.set_aside("a", reason="no")
         assert driver.edit("a", data=b"5")[0]  # a dead letter, but not in transit
 
+    def test_an_edit_of_what_is_due_at_another_time_changes_nothing(self, driver: Driver) -> None:
+        driver.put("a", "b", at=START + 9)
+        driver.set_aside("b")
+        assert driver.edit("a", "b", "c", priority=3, if_due=START) == [
+            driver.refusal("a"),
+            driver.refusal("b"),
+            Outcome("c", False),
+        ]
+        assert done(driver.edit("a", "b", priority=3, if_due=START + 9)) == [True, True]
+
     @pytest.mark.parametrize("by", ["edit", "replace"])
     def test_a_first_priority_goes_before_a_due_time(self, driver: Driver, by: str) -> None:
         driver.put("a", at=START - 9)

@@ -376,7 +376,7 @@ end
 -- edit: change the named fields of messages that no worker holds, dead letters included.
 --   at, after  when it is due: a time, or milliseconds from now; nil, nil: it stays, and only then dead letters are
 --              changed
---   version    what the caller saw (see is_still), or nil
+--   due, version  what the caller saw (see is_still), or nil
 --   given      the fields of a record that change; expires is false where a message does not expire any more, rule and
 --              run where it repeats no more
 -- ARGV from 3 on, two for each: id, and empty
@@ -390,7 +390,7 @@ local function edit(r)
   if r.state and last and find(last[4], '^in transit by bide ') then
     return false  -- a move or import has it under way: the change would be lost
   end
-  if not is_still(r, nil, if_version) then return false end
+  if not is_still(r, if_due, if_version) then return false end
   local is_ready = not r.state and not moment and not call('ZSCORE', DELAYED, r.member)
   if moment then plan(r, moment) end
   set_group(r, edited.group or r.group)
@@ -411,8 +411,8 @@ local function edit(r)
   return true
 end
 
-define('edit', {}, {}, function(at, after, version, given)
-  moment, if_version, edited = at or after and now + after, version, given
+define('edit', {}, {}, function(at, after, due, version, given)
+  moment, if_due, if_version, edited = at or after and now + after, due, version, given
   return change_each(2, edit)
 end)
 

@@ -119,9 +119,10 @@ BEGIN
         was.state < LEASED_STATE AND (p_if_due IS NULL OR was.due = p_if_due)
       WHEN p_verb = 'postpone' THEN was.state < LEASED_STATE AND was.due = coalesce(named.if_due, was.due)
       WHEN p_verb = 'edit' THEN
-        was.state < LEASED_STATE OR was.state = DEAD_STATE AND new_due IS NULL
+        (p_if_due IS NULL OR was.due = p_if_due)
+        AND (was.state < LEASED_STATE OR was.state = DEAD_STATE AND new_due IS NULL
         -- One that a move or import has under way is refused: the change would be lost.
-        AND coalesce(was.failures, '') !~ '"in transit by bide [^"]*"[^"]*\]\]$'
+        AND coalesce(was.failures, '') !~ '"in transit by bide [^"]*"[^"]*\]\]$')
       WHEN p_verb IN ('revive', 'purge') THEN was.state = DEAD_STATE
       WHEN p_verb = 'release' THEN was.state = LEASED_STATE
       ELSE was.state = LEASED_STATE AND was.token = named.token
