@@ -5,7 +5,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-__all__ = ["low_ones_taken", "one_left"]
+__all__ = ["low_ones_taken"]
 
 
 @contextmanager
@@ -20,18 +20,5 @@ def low_ones_taken() -> Iterator[None]:
                 number = os.dup(0)
                 held.callback(os.close, number)
             yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@contextmanager
-def one_left() -> Iterator[None]:
-    """Let this process open one more descriptor, and no second one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    number = os.dup(0)  # the lowest that is free
-    os.close(number)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (number + 1, hard))
-    try:
-        yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import importlib
 import random
 import signal
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from enum import Enum
+from importlib.metadata import distributions
 from types import FrameType
 from typing import Any, Literal, TypeVar
 
@@ -70,6 +72,20 @@ class Alarms:
 
 
 @contextmanager
+def packages_kept() -> Iterator[None]:
+    """Keep what Python knows of the installed packages, whatever strikes it.
+
+    Clients of stores look up their own version as they connect. An error that strikes while Python
+    lists the packages is swallowed there, and the empty list stays for the rest of the process.
+    """
+    list(distributions(name="bide"))  # which lists them where that is still to do
+    try:
+        yield
+    finally:
+        importlib.invalidate_caches()
+
+
+@contextmanager
 def alarms(error: type[BaseException] = Late, *, seed: int = 1) -> Iterator[Alarms]:
     """Provide alarms while the signal has their handler."""
     strikes = Alarms(error, seed=seed)
@@ -80,12 +96,13 @@ def alarms(error: type[BaseException] = Late, *, seed: int = 1) -> Iterator[Alar
             report(unraisable)
 
     sys.unraisablehook = report_others
-    try:
-        yield strikes
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        sys.unraisablehook = report
+    with packages_kept():
+        try:
+            yield strikes
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+            sys.unraisablehook = report
 
 
 class Cancellations:

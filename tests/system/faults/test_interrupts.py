@@ -13,7 +13,7 @@ from bide.testing.hooks import lane_of
 from bide.threads import deaths
 from tests.effort import effort
 from tests.system.faults.ledger import Ledger
-from tests.system.faults.strikes import Late, alarms, own_threads, raise_in
+from tests.system.faults.strikes import Late, alarms, own_threads, packages_kept, raise_in
 from tests.unit.lane.commands import PATIENCE, spawn
 from tests.waiting import until
 
@@ -55,7 +55,7 @@ def test_the_death_of_threads_of_its_own(
     before, strikes = deaths.total(), itertools.count()
     # An error waits until its thread runs: in one that another test left, it strikes a later test.
     left_by_others = own_threads()
-    with bide.Queue("work", url) as queue, bide.Queue("events", url) as events:
+    with packages_kept(), bide.Queue("work", url) as queue, bide.Queue("events", url) as events:
 
         def wait_for_an_event() -> object:
             while True:

@@ -5,10 +5,9 @@ import json
 import logging
 import os
 import re
-import resource
-import signal
 import socket
 import stat
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from bide.model.limits import MAX_LOGGED_PATH, MAX_NAME
 from bide.observing.logs import JsonFormatter, PlainFormatter
 from bide.server.access.rights import OPEN, Caller
 from bide.server.app import ServerApp
-from bide.server.logs import Act, ActionLog, log_request
+from bide.server.logs import log_request
 from bide.server.routes import OPERATIONS
 from bide.server.settings import Settings
 from tests.system.server.client import Client, Q
@@ -342,29 +341,41 @@ def test_a_line_that_the_disk_does_not_take_goes_to_the_log_of_the_server(
     assert CANARY not in caplog.text
 
 
-def test_a_line_that_was_written_in_part_spoils_no_other(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+IN_PART = """
+import logging, os, resource, signal, sys
+from bide.server.logs import Act, ActionLog
+logging.basicConfig(format="%(message)s")
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+log = ActionLog(sys.argv[1])
+acts = [Act("put", "orders", number) for number in range(3)]
+who = {"who": "ann", "token": "t", "client": "", "namespace": None}
+log.write(acts[:1], **who)
+size = os.stat(sys.argv[1]).st_size
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, hard))  # as on a disk that fills up
+log.write(acts[1:2], **who)
+resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+log.write(acts[2:], **who)
+log.close()
+"""
+"""In a process of its own: the limit is on all files that a process writes."""
+
+
+@pytest.mark.process
+def test_a_line_that_was_written_in_part_spoils_no_other(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    log = ActionLog(str(path))
-    acts = [Act("put", "orders", number) for number in range(3)]
-    who: dict[str, Any] = {"who": "ann", "token": "t", "client": "", "namespace": None}
-    log.write(acts[:1], **who)
-    size = path.stat().st_size
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, hard))  # as on a disk that fills up
-    try:
-        log.write(acts[1:2], **who)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, before)
-    log.write(acts[2:], **who)
-    log.close()
+    ended = subprocess.run(
+        [sys.executable, "-c", IN_PART, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     first, part, third = path.read_text().splitlines()
     assert [json.loads(line)["messages"] for line in (first, third)] == [0, 2]
     assert len(part) == 10
-    assert json.loads(caplog.messages[0].partition(": ")[2])["messages"] == 1
+    (line,) = ended.stderr.splitlines()
+    assert json.loads(line.partition(": ")[2])["messages"] == 1
 
 
 def test_names_in_lines_are_bounded(server: Client, make_token: Any, log: Path) -> None:
