@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import RedisCluster
-from tests.system.server.process import ServerProcess
 
 STORES = ("memory", "sqlite", "postgres", "redis", "cluster", "http")
 
@@ -21,9 +20,6 @@ def url_of(kind: str, request: pytest.FixtureRequest) -> Iterator[str]:
             yield f"memory://{folder.name}"
         case "sqlite":
             yield f"sqlite:///{folder}/bide.db"
-        case "http":
-            with ServerProcess(folder, "--store", f"sqlite:///{folder}/bide.db") as server:
-                yield server.url
         case "cluster":
             cluster: RedisCluster = request.getfixturevalue("redis_cluster")
             cluster.wipe()

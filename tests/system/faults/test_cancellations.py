@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import bide
-from tests.effort import effort
+from tests.effort import effort, one_in
 from tests.system.faults.ledger import Ledger
 from tests.system.faults.strikes import cancellations, own_threads
 
@@ -53,6 +53,9 @@ def test_cancelled_tasks(url: str) -> None:
             asyncio.run(queue.close())
 
 
+@pytest.mark.parametrize(
+    "url", one_in(3, ["sqlite", "memory", "postgres", "redis", "cluster", "http"]), indirect=True
+)
 def test_greenlets_that_time_out(url: str) -> None:
     """In a process of its own: gevent replaces what the standard library waits with."""
     command = [sys.executable, "-m", "tests.system.faults.greenlets", url, str(HITS)]

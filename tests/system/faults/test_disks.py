@@ -104,7 +104,7 @@ def test_a_file_that_cannot_be_written_to(open_folder: Path) -> None:
 # Full.
 
 
-@pytest.fixture(params=["8m", "20m", "64m"])
+@pytest.fixture(params=["8m", "20m", pytest.param("64m", marks=pytest.mark.full)])
 def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A file system in memory of a few megabytes."""
     folder = tmp_path / "disk"

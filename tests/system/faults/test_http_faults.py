@@ -38,7 +38,7 @@ def server(
         yield one
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=["sqlite", pytest.param("memory", marks=pytest.mark.full)])
 def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerProcess]:
     """Provide a server with a new store."""
     with ServerProcess(tmp_path, "--store", STORES[request.param]) as one:

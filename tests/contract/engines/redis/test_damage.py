@@ -1,7 +1,7 @@
 """What something else or half a change left is found, holds nothing up, and is not lost."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -306,9 +306,20 @@ Change = Callable[[], object]
 DAY = 86_400_000
 
 
+@pytest.fixture(scope="module")
+def one_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """Provide the server of all tests that look into the append-only file."""
+    config = {"appendonly": "yes", "appendfsync": "no", "auto-aof-rewrite-percentage": "0"}
+    server = RedisServer(tmp_path_factory.mktemp("disk"), **config)
+    yield server
+    server.stop()
+
+
 @pytest.fixture
-def disk(start: Callable[..., RedisServer]) -> RedisServer:
-    return start(appendonly="yes", appendfsync="no")
+def disk(one_disk: RedisServer) -> RedisServer:
+    with one_disk.client() as client:
+        client.flushall()
+    return one_disk
 
 
 @pytest.fixture
@@ -549,10 +560,15 @@ def _limited_lapsing_stopped(on_disk: RedisEngine) -> Change:
     return lambda: claim(on_disk, 1, NOW + LEASE)
 
 
-def writes(server: RedisServer) -> list[list[bytes]]:
-    """Return all commands of the append-only file that change something."""
+def written(server: RedisServer) -> bytes:
+    """Return the append-only file."""
     (file,) = Path(server.folder).glob("appendonlydir/*.incr.aof")
-    data, commands = file.read_bytes(), []
+    return file.read_bytes()
+
+
+def writes(data: bytes) -> list[list[bytes]]:
+    """Return the commands in a part of an append-only file that change something."""
+    commands = []
     at = 0
 
     def line() -> bytes:
@@ -616,12 +632,12 @@ def test_a_script_may_be_cut_behind_any_of_its_writes(
     change = begin(on_disk)
     names: list[bytes] = server.keys("*")  # type: ignore[assignment]
     before = {name: server.dump(name) for name in names}
-    known = len(writes(disk))
+    known = len(written(disk))
     change()
-    done = writes(disk)[known:]
+    done = writes(written(disk)[known:])
     assert len(done) > 3
-    step = effort(4, 1)
-    for cut in [*range(0, min(len(done), 24), step), *range(24, len(done), 1 + len(done) // 6)]:
+    step, parts = effort(6, 1), effort(3, 6)
+    for cut in [*range(0, min(len(done), 24), step), *range(24, len(done), 1 + len(done) // parts)]:
         server.flushall()
         for name, dumped in before.items():
             server.restore(name, 0, dumped)  # type: ignore[arg-type]

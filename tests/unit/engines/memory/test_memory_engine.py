@@ -65,7 +65,7 @@ class StruckEngine(MemoryEngine):
         return self._trace
 
 
-@pytest.mark.parametrize("seed", range(effort(60, 1_000)))
+@pytest.mark.parametrize("seed", range(effort(30, 1_000)))
 def test_the_store_is_that_of_calls_that_were_never_interrupted(seed: int) -> None:
     struck, whole = StruckEngine(seed), MemoryEngine()
     players = Player(struck), Player(whole)
@@ -82,7 +82,7 @@ def test_the_store_is_that_of_calls_that_were_never_interrupted(seed: int) -> No
     assert struck.hits > 0
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(effort(10, 30)))
 def test_after_any_script_an_emptied_queue_holds_no_memory(seed: int) -> None:
     engine = MemoryEngine()
     run = Player(engine).batch
