@@ -65,6 +65,7 @@ SHARING = (
     "tests/soak/fuzz/test_corpus.py",
     "tests/system/server/test_oidc.py",
     "tests/system/server/test_openapi.py",
+    "tests/system/server/test_quota_counts.py",
     "tests/system/server/test_try_it.py",
     "tests/test_architecture.py",
 )

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from bide.model import commands as cmd
-from tests.system.server.client import Q
+from tests.system.server.client import Client, Q
 from tests.system.server.process import ServerProcess
 
 pytestmark = pytest.mark.process
@@ -22,15 +22,8 @@ MIB = 1024 * 1024
 class Attacker:
     """One connection to a server."""
 
-    def __init__(self, server: ServerProcess) -> None:
-        self.server = server
-        self.connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
-
-    def peak(self) -> int:
-        """Return the most memory that a process of the server has had, in bytes."""
-        pids = (self.server.process.pid, *self.server.workers())
-        told = [Path(f"/proc/{pid}/status").read_text() for pid in pids]
-        return max(int(re.findall(r"VmHWM:\s*(\d+)", text)[0]) * 1024 for text in told)
+    def __init__(self, port: int) -> None:
+        self.connection = HTTPConnection("127.0.0.1", port, timeout=60)
 
     def send(self, method: str, path: str, content: Any = None) -> tuple[int, bytes]:
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -47,38 +40,60 @@ class Attacker:
         return response.status, response.read()
 
 
+class MeasuringAttacker(Attacker):
+    """A connection to a server in processes of its own."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        super().__init__(server.port)
+        self._server = server
+
+    def peak(self) -> int:
+        """Return the most memory that a process of the server has had, in bytes."""
+        pids = (self._server.process.pid, *self._server.workers())
+        told = [Path(f"/proc/{pid}/status").read_text() for pid in pids]
+        return max(int(re.findall(r"VmHWM:\s*(\d+)", text)[0]) * 1024 for text in told)
+
+
 @pytest.fixture
-def attacker(tmp_path: Path) -> Iterator[Attacker]:
-    """Provide a connection to a server of its own."""
+def attacker(client: Client) -> Iterator[Attacker]:
+    attacker = Attacker(client.port)
+    yield attacker
+    attacker.connection.close()
+
+
+@pytest.fixture
+def measuring(tmp_path: Path) -> Iterator[MeasuringAttacker]:
     with ServerProcess(tmp_path) as server:
-        attacker = Attacker(server)
+        attacker = MeasuringAttacker(server)
         yield attacker
         attacker.connection.close()
 
 
-def test_a_long_key_over_many_elements_takes_little_memory(attacker: Attacker) -> None:
-    assert attacker.send("POST", f"{Q}/messages", {"body": 1})[0] == 201
-    before = attacker.peak()
+def test_a_long_key_over_many_elements_takes_little_memory(measuring: MeasuringAttacker) -> None:
+    assert measuring.send("POST", f"{Q}/messages", {"body": 1})[0] == 201
+    before = measuring.peak()
     body = {"k" * 5_000: [*range(100_000), None]}
-    assert attacker.send("POST", f"{Q}/messages", {"body": body})[0] == 201
-    assert attacker.peak() - before < 60 * MIB
+    assert measuring.send("POST", f"{Q}/messages", {"body": body})[0] == 201
+    assert measuring.peak() - before < 60 * MIB
 
 
-def test_a_long_string_beside_many_brackets_takes_little_memory(attacker: Attacker) -> None:
-    assert attacker.send("POST", f"{Q}/messages", {"body": 1})[0] == 201
-    before = attacker.peak()
+def test_a_long_string_beside_many_brackets_takes_little_memory(
+    measuring: MeasuringAttacker,
+) -> None:
+    assert measuring.send("POST", f"{Q}/messages", {"body": 1})[0] == 201
+    before = measuring.peak()
     body: list[Any] = [[] for _ in range(600)] + ["x" * 1_000_000]
-    assert attacker.send("POST", f"{Q}/messages", {"body": body})[0] == 201
-    assert attacker.peak() - before < 40 * MIB
+    assert measuring.send("POST", f"{Q}/messages", {"body": body})[0] == 201
+    assert measuring.peak() - before < 40 * MIB
 
 
-def test_long_durations_are_not_remembered(attacker: Attacker) -> None:
+def test_long_durations_are_not_remembered(measuring: MeasuringAttacker) -> None:
     for number in range(12):
         wait = f"{number}s" + " " * 4_000_000
-        status, answer = attacker.send("POST", f"{Q}/claim", {"wait": wait})
+        status, answer = measuring.send("POST", f"{Q}/claim", {"wait": wait})
         assert status == 400
         assert len(answer) < 1_000
-    assert attacker.peak() < 250 * MIB
+    assert measuring.peak() < 250 * MIB
 
 
 @pytest.mark.parametrize("cursor", ["0.9223372036854775808.0", "0.0.9999999999999999999"])
@@ -108,23 +123,23 @@ def test_a_lease_of_no_time_or_of_more_than_a_day_is_refused(attacker: Attacker)
         assert attacker.batch(cmd.Extend("orders", held, ms))[0] == status
 
 
-def test_a_batch_of_scans_answers_within_one_budget(attacker: Attacker) -> None:
+def test_a_batch_of_scans_answers_within_one_budget(measuring: MeasuringAttacker) -> None:
     for number in range(40):
         body = {"id": f"m{number}", "body": "x" * (MIB - 100)}
-        assert attacker.send("POST", f"{Q}/messages", body)[0] == 201
-    before = attacker.peak()
+        assert measuring.send("POST", f"{Q}/messages", body)[0] == 201
+    before = measuring.peak()
     scans = [cmd.Scan("orders", "ready", limit=100_000) for _ in range(1_000)]
     finds = [cmd.Find("orders", [f"m{number}" for number in range(40)]) for _ in range(500)]
     claims = [cmd.Claim("orders", 40, 1_000, "x") for _ in range(100)]
     for commands in (scans, finds, claims):
-        status, answer = attacker.batch(*commands)
+        status, answer = measuring.batch(*commands)
         assert status == 200
         assert len(answer) < 20 * MIB
-    status, answer = attacker.send("GET", f"{Q}/messages?limit=1000")
+    status, answer = measuring.send("GET", f"{Q}/messages?limit=1000")
     assert status == 200
     assert len(answer) < 9 * MIB
     assert json.loads(answer)["cursor"]
-    assert attacker.peak() - before < 100 * MIB
+    assert measuring.peak() - before < 100 * MIB
 
 
 def test_a_batch_names_a_bounded_number_of_messages(attacker: Attacker) -> None:

@@ -10,12 +10,13 @@ import sys
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 import bide
 from bide.cli import main
@@ -72,6 +73,7 @@ def test_what_was_confirmed_survives_a_kill_under_load(tmp_path: Path) -> None:
 
 def test_a_stop_answers_the_claims_that_wait(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as server:
+        assert f", store sqlite:///{tmp_path.resolve()}/bide.db; no tokens" in server.text
         answers: list[Any] = []
 
         def claim() -> None:
@@ -112,11 +114,6 @@ def _metrics(server: ServerProcess) -> str:
     text = connection.getresponse().read().decode()
     connection.close()
     return text
-
-
-def test_the_log_says_which_file_the_store_is(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path) as server:
-        assert f", store sqlite:///{tmp_path.resolve()}/bide.db; no tokens" in server.text
 
 
 def test_a_process_that_dies_is_replaced_while_the_others_answer(tmp_path: Path) -> None:
@@ -222,24 +219,40 @@ def _ask(path: Path, line: bytes) -> bytes:
         return b"".join(iter(lambda: connection.recv(4_096), b""))
 
 
-def run(tmp_path: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Call `bide` in this process, in the folder of the test."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("BIDE_")]:
+        monkeypatch.delenv(name)
+
+    def call(*arguments: str, **more: str) -> Result:
+        return CliRunner().invoke(main, arguments, env=more, prog_name="bide")
+
+    return call
+
+
+def start(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Start a server that cannot be."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("BIDE_")}
     return subprocess.run(
-        [sys.executable, "-m", "bide", *arguments],
+        [sys.executable, "-m", "bide", "serve", *arguments],
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        env=environment | more,
+        env=environment,
         timeout=60,
+        check=False,
     )
 
 
-def test_check_shows_what_a_file_the_environment_and_flags_say(tmp_path: Path) -> None:
+def test_check_shows_what_a_file_the_environment_and_flags_say(
+    tmp_path: Path, run: Callable[..., Result]
+) -> None:
     (tmp_path / "serve.toml").write_text(
         'port = 9001\nworkers = 3\ngrace = "5s"\n[quotas.shop]\nrate = 100\nlongest_delay = "30d"\n'
     )
     done = run(
-        tmp_path,
         "serve",
         "--config",
         "serve.toml",
@@ -259,35 +272,42 @@ def test_check_shows_what_a_file_the_environment_and_flags_say(tmp_path: Path) -
     assert shown["quotas"]["shop"]["rate"] == 100
     assert (shown["push"], shown["push_networks"]) == (False, ["10.1.0.0/16"])
     more = {"BIDE_SERVE_PUSH_NETWORKS": "10.1.0.0/16 ::1", "BIDE_SERVE_PUSH": "yes"}
-    told = json.loads(run(tmp_path, "serve", "--check", "--json", "--port", "0", **more).stdout)
+    told = json.loads(run("serve", "--check", "--json", "--port", "0", **more).stdout)
     assert (told["push"], told["push_networks"]) == (True, ["10.1.0.0/16", "::1/128"])
     assert not (tmp_path / "other.db").exists()
-    lines = run(tmp_path, "serve", "--check", "--port", "0", **more).stdout.splitlines()
+    lines = run("serve", "--check", "--port", "0", **more).stdout.splitlines()
     plain = dict(line.split("\t") for line in lines)
     assert (plain["socket"], plain["push"], plain["grace"]) == ("", "true", "30000")
     assert (plain["push_networks"], plain["quotas"]) == ("10.1.0.0/16 ::1/128", "")
 
 
-def test_check_and_start_say_that_the_action_log_cannot_be_written(tmp_path: Path) -> None:
+def test_check_and_start_say_that_the_action_log_cannot_be_written(
+    tmp_path: Path, run: Callable[..., Result]
+) -> None:
     long = f"{'x' * 300}/log"  # nobody may look for it, as in a folder that one may not enter
-    for log, *more in (("nowhere/log",), ("nowhere/log", "--check"), (long, "--check")):
-        done = run(tmp_path, "serve", "--port", "0", "--action-log", log, *more)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith(f"error: --action-log {log!r} cannot be opened")
+    for log in ("nowhere/log", long):
+        checked = run("serve", "--check", "--port", "0", "--action-log", log)
+        assert (checked.exit_code, checked.stdout) == (2, "")
+        assert checked.stderr.startswith(f"error: --action-log {log!r} cannot be opened")
+    started = start(tmp_path, "--port", "0", "--action-log", "nowhere/log")
+    assert (started.returncode, started.stdout) == (2, "")
+    assert started.stderr.startswith("error: --action-log 'nowhere/log' cannot be opened")
 
 
-def test_a_socket_that_others_listen_on_is_left_to_them(tmp_path: Path) -> None:
+def test_a_socket_that_others_listen_on_is_left_to_them(
+    tmp_path: Path, run: Callable[..., Result]
+) -> None:
     for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
         path = tmp_path / f"{kind.name}.sock"
         with socket.socket(socket.AF_UNIX, kind) as theirs:
             theirs.bind(str(path))
             if kind is socket.SOCK_STREAM:
                 theirs.listen()
-            done = run(tmp_path, "serve", "--check", "--socket", str(path))
-            assert done.returncode == 2, done.stderr
+            done = run("serve", "--check", "--socket", str(path))
+            assert done.exit_code == 2, done.stderr
             assert f"{path} is the socket of another program" in done.stderr
             assert path.is_socket()
-        assert run(tmp_path, "serve", "--check", "--socket", str(path)).returncode == 0
+        assert run("serve", "--check", "--socket", str(path)).exit_code == 0
         assert not path.exists()
 
 
@@ -331,35 +351,35 @@ def test_check_says_what_cannot_work(
     assert text in done.stderr
 
 
-def test_tokens_are_no_help_to_a_server_that_asks_for_none(tmp_path: Path) -> None:
-    assert run(tmp_path, "token", "create", "--scope", "admin").returncode == 0
+def test_tokens_are_no_help_to_a_server_that_asks_for_none(run: Callable[..., Result]) -> None:
+    assert run("token", "create", "--scope", "admin").exit_code == 0
     arguments = "serve", "--check", "--port", "0", "--host", "0.0.0.0"
-    assert run(tmp_path, *arguments).returncode == 0
-    refused = run(tmp_path, *arguments, "--auth", "off")
-    assert refused.returncode == 2
+    assert run(*arguments).exit_code == 0
+    refused = run(*arguments, "--auth", "off")
+    assert refused.exit_code == 2
     assert "requests need no token; make one with" in refused.stderr
 
 
-def test_check_tells_of_a_port_that_is_taken(tmp_path: Path) -> None:
+def test_check_tells_of_a_port_that_is_taken(run: Callable[..., Result]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = run(tmp_path, "serve", "--check", "--port", str(port))
+        done = run("serve", "--check", "--port", str(port))
     where = f"nothing can listen on http://127.0.0.1:{port}"
     fix = "does another server use it?"
     assert f"{where}: Address already in use; {fix}" in done.stderr
 
 
 def test_a_server_that_others_can_reach_does_not_start_without_tokens(tmp_path: Path) -> None:
-    done = run(tmp_path, "serve", "--port", "0", "--host", "0.0.0.0")
+    done = start(tmp_path, "--port", "0", "--host", "0.0.0.0")
     assert done.returncode == 2
     assert "bide token create" in done.stderr
 
 
-def test_tokens_are_made_listed_and_revoked(tmp_path: Path) -> None:
-    made = run(tmp_path, "token", "create", "--namespace", "shop", "--scope", "produce")
+def test_tokens_are_made_listed_and_revoked(tmp_path: Path, run: Callable[..., Result]) -> None:
+    made = run("token", "create", "--namespace", "shop", "--scope", "produce")
     token = made.stdout.strip()
     assert token.startswith("bide_")
-    listed = run(tmp_path, "token", "list")
+    listed = run("token", "list")
     assert "shop" in listed.stdout
     assert token not in listed.stdout
     assert token.split("_", 2)[2] not in (tmp_path / "bide.db").read_bytes().decode("latin-1")
@@ -370,13 +390,13 @@ def test_tokens_are_made_listed_and_revoked(tmp_path: Path) -> None:
             with pytest.raises(bide.StoreError, match="no right 'read'"):
                 queue.counts()
             id = token.split("_")[1]
-            assert run(tmp_path, "token", "revoke", id).stdout == f"{id} is revoked\n"
+            assert run("token", "revoke", id).stdout == f"{id} is revoked\n"
             with pytest.raises(bide.StoreError, match="was revoked") as refused:
                 queue.put(2)
             assert token not in str(refused.value)
     assert token not in server.text
     assert "401" in server.text  # all of its log, now that it has ended
-    assert run(tmp_path, "token", "revoke", "nonsense").returncode == 1
+    assert run("token", "revoke", "nonsense").exit_code == 1
 
 
 def test_sighup_opens_the_action_log_again(tmp_path: Path) -> None:

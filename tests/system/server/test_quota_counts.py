@@ -19,7 +19,9 @@ from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Command, Put
 from bide.model.errors import StoreUnavailable
 from bide.model.message import Item
+from bide.queue.stores import lane_to
 from bide.server.access.rights import Caller
+from bide.server.access.tokens import Tokens
 from bide.server.app import ServerApp
 from bide.server.limits import quotas as module
 from bide.server.limits.slow_reads import SlowReads
@@ -257,22 +259,27 @@ SETTINGS = """
 store = "sqlite:///bide.db"
 workers = 4
 auth = "required"
-[quotas.shop]
+[quotas.post]
 pending = 60
+[quotas.shop]
 queues = 5
+[quotas.hooks]
 subscriptions = 3
 """
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Any:
-    """Start a server of four processes; give its port and a token of a namespace with quotas."""
-    (tmp_path / "bide.toml").write_text(SETTINGS)
-    command = [sys.executable, "-m", "bide", "token", "create", "--namespace", "shop"]
-    command += ["--rights", "admin", "--url", "sqlite:///bide.db", "--json"]
-    made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    with ServerProcess(tmp_path, "--config", "bide.toml") as server:
-        yield server.port, json.loads(made.stdout)["token"]
+@pytest.fixture(scope="module")
+def shops(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], tuple[int, str]]]:
+    """Start a server of four processes; give its port, and a token of a namespace with quotas."""
+    folder = tmp_path_factory.mktemp("shops")
+    (folder / "bide.toml").write_text(SETTINGS)
+
+    def shop(name: str) -> tuple[int, str]:
+        with lane_to(f"sqlite:///{folder}/bide.db") as lane:
+            return server.port, Tokens(lane).create(name, ["admin"])[0]
+
+    with ServerProcess(folder, "--config", "bide.toml") as server:
+        yield shop
 
 
 def at_once(shop: tuple[int, str], method: str, path: Callable[[int], str], body: Any) -> Any:
@@ -310,14 +317,16 @@ def read(shop: tuple[int, str], path: str) -> Any:
 
 
 @pytest.mark.process
-def test_no_more_queues_than_the_quota(shop: tuple[int, str]) -> None:
+def test_no_more_queues_than_the_quota(shops: Callable[[str], tuple[int, str]]) -> None:
+    shop = shops("shop")
     put = at_once(shop, "PUT", lambda n: f"/v1/queues/q{n}/messages/m", {"body": 1})
     assert put == {201: 5, 507: CLIENTS * EACH - 5}
     assert len(read(shop, "/v1/queues")["queues"]) == 5
 
 
 @pytest.mark.process
-def test_no_more_messages_than_the_quota(shop: tuple[int, str]) -> None:
+def test_no_more_messages_than_the_quota(shops: Callable[[str], tuple[int, str]]) -> None:
+    shop = shops("post")
     put = at_once(shop, "PUT", lambda n: f"/v1/queues/q/messages/m{n}", {"body": 1, "delay": "1h"})
     assert set(put) == {201, 507}
     assert put[201] <= 60
@@ -325,7 +334,8 @@ def test_no_more_messages_than_the_quota(shop: tuple[int, str]) -> None:
 
 
 @pytest.mark.process
-def test_no_more_subscriptions_than_the_quota(shop: tuple[int, str]) -> None:
+def test_no_more_subscriptions_than_the_quota(shops: Callable[[str], tuple[int, str]]) -> None:
+    shop = shops("hooks")
     body = {"queue": "q", "url": "https://hooks.example/"}
     put = at_once(shop, "PUT", lambda n: f"/v1/subscriptions/s{n}", body)
     assert put[201] == 3
