@@ -114,10 +114,10 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("text", [*function_texts(), *vars(SQL).values()])
-def test_each_name_in_capitals_is_that_of_a_constant(text: str) -> None:
-    code = re.sub(r"--.*|'(?:[^']|'')*'", "", text)
-    assert re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", code) == []
+def test_each_name_in_capitals_is_that_of_a_constant() -> None:
+    for text in [*function_texts(), *vars(SQL).values()]:
+        code = re.sub(r"--.*|'(?:[^']|'')*'", "", text)
+        assert re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", code) == []
 
 
 def test_no_word_of_sql_is_the_name_of_a_constant_in_small_letters() -> None:
