@@ -14,6 +14,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
+from tests.effort import one_in
 from tests.system.server.client import Client, Q
 from tests.system.server.conftest import Serve
 from tests.system.server.raw import exchange, request, status_of
@@ -184,6 +185,7 @@ def browser(tmp_path: Path) -> Iterator[webdriver.Chrome]:
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("target", one_in(2, ["its own store", "a relay"]), indirect=True)
 def test_pages_in_a_browser_cannot_purge(
     target: Client, browser: webdriver.Chrome, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from bide.server.http.http_server import HttpServer
 from bide.server.serve import bind
 from bide.server.settings import Settings
 from bide.worker.process.child import loop_factory
+from tests.effort import effort
 from tests.system.server.client import Q
 from tests.system.server.process import ServerProcess
 
@@ -305,8 +306,8 @@ def _replaced(before: set[int], now: list[int]) -> bool:
 def test_processes_are_replaced_under_load_and_every_request_is_answered(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, "--workers", "2") as server:
         with Load(server.port) as load:
-            for _ in range(2):
-                before, least = set(server.workers()), len(load.confirmed) + 100
+            for _ in range(effort(1, 2)):
+                before, least = set(server.workers()), len(load.confirmed) + 50
                 wait(lambda least=least: len(load.confirmed) > least)
                 server.process.send_signal(signal.SIGHUP)
                 wait(lambda before=before: _replaced(before, server.workers()))

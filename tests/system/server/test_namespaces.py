@@ -9,7 +9,7 @@ import pytest
 from bide.server.operation import Operation
 from tests.system.server.client import Client, Q
 from tests.system.server.conftest import Serve
-from tests.system.server.test_refusals import every_guarded
+from tests.system.server.test_refusals import GUARDED
 
 SECRET = "what the shop keeps to itself"
 GROUP = "the-shops-group"
@@ -72,42 +72,40 @@ def shop(serve: Serve, make_token: Any) -> Shop:
     return Shop(serve(auth="required", push=False), make_token)
 
 
-@every_guarded
-def test_another_namespaces_token_sees_and_changes_nothing(
-    shop: Shop, operation: Operation
-) -> None:
-    before = shop.standing()
-    assert before[0]["sizes"] == {"delayed": 1, "ready": 0, "leased": 1, "dead": 1}
-    if operation.name == "events":
-        seen = first_of_stream(shop.theirs, operation.path).encode()
-    else:
+def test_another_namespaces_token_sees_and_changes_nothing(shop: Shop) -> None:
+    for operation in GUARDED:
+        before = shop.standing()
+        assert before[0]["sizes"] == {"delayed": 1, "ready": 0, "leased": 1, "dead": 1}
+        if operation.name == "events":
+            seen = first_of_stream(shop.theirs, operation.path).encode()
+        else:
+            content = request_of(operation, shop.leases)
+            path = operation.path.replace("{queue}", "orders").replace("{name}", "hooks")
+            ids = STATES if "{id}" in path else ("",)
+            seen = b""
+            for id in ids:
+                reply = shop.theirs.send(operation.method, path.replace("{id}", id), content)
+                assert reply.status < 500
+                seen += reply.data
+        assert SECRET.encode() not in seen
+        assert GROUP.encode() not in seen
+        assert b'"shop' not in seen
+        assert shop.standing() == before
+
+
+def test_a_name_of_another_namespace_is_no_way_around(shop: Shop) -> None:
+    for operation in GUARDED:
+        if "{queue}" not in operation.path and "{name}" not in operation.path:
+            continue  # it names nothing
+        before = shop.standing()
         content = request_of(operation, shop.leases)
-        path = operation.path.replace("{queue}", "orders").replace("{name}", "hooks")
-        ids = STATES if "{id}" in path else ("",)
-        seen = b""
-        for id in ids:
-            reply = shop.theirs.send(operation.method, path.replace("{id}", id), content)
-            assert reply.status < 500
-            seen += reply.data
-    assert SECRET.encode() not in seen
-    assert GROUP.encode() not in seen
-    assert b'"shop' not in seen
-    assert shop.standing() == before
-
-
-@every_guarded
-def test_a_name_of_another_namespace_is_no_way_around(shop: Shop, operation: Operation) -> None:
-    if "{queue}" not in operation.path and "{name}" not in operation.path:
-        return  # it names nothing
-    before = shop.standing()
-    content = request_of(operation, shop.leases)
-    path = operation.path.replace("{id}", "delayed").replace("{name}", "{queue}")
-    own = "orders" if "{queue}" in operation.path else "hooks"
-    for name in (f"shop%2F{own}", f"shop/{own}", f"..%2Fshop%2F{own}", f"mail%2F..%2F{own}"):
-        reply = shop.theirs.send(operation.method, path.replace("{queue}", name), content)
-        assert reply.status in (400, 404, 405), name
-        assert SECRET.encode() not in reply.data
-    assert shop.standing() == before
+        path = operation.path.replace("{id}", "delayed").replace("{name}", "{queue}")
+        own = "orders" if "{queue}" in operation.path else "hooks"
+        for name in (f"shop%2F{own}", f"shop/{own}", f"..%2Fshop%2F{own}", f"mail%2F..%2F{own}"):
+            reply = shop.theirs.send(operation.method, path.replace("{queue}", name), content)
+            assert reply.status in (400, 404, 405), name
+            assert SECRET.encode() not in reply.data
+        assert shop.standing() == before
 
 
 def first_of_stream(client: Client, path: str) -> str:
