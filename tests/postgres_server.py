@@ -21,8 +21,8 @@ BOUND = 60.0
 INITDB = ("-U", "bide", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
 
 _first_data: dict[Path, Path] = {}
-"""By the folder of the programs: where the files of a server are that has never run. The copies have
-its system identifier, by which PostgreSQL tells servers apart."""
+"""By the folder of the programs: where the files of a server are that has never run. Copies
+have its system identifier, by which PostgreSQL tells servers apart."""
 
 
 def programs() -> Path:

@@ -161,7 +161,7 @@ class TestWhatTheProtocolCarries(
     """
 
     driver, bare = EngineConformance.driver, EngineConformance.bare
-    examples = EXAMPLES // effort(10, 1)
+    examples = EXAMPLES // effort(20, 1)
 
 
 @pytest.mark.full

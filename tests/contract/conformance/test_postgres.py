@@ -11,7 +11,7 @@ from tests.effort import effort
 
 
 class TestPostgres(EngineConformance):
-    examples = EXAMPLES // effort(10, 1)
+    examples = EXAMPLES // effort(20, 1)
 
     @pytest.fixture
     def urls(self) -> dict[Engine, str]:
