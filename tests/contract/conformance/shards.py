@@ -17,11 +17,16 @@ from bide.model.message import FORGET
 from bide.model.rank import PROMOTE
 from bide.model.replies import Claimed, Found, Names, Page, Reply
 from bide.testing.conformance import EngineConformance
+from bide.testing.conformance.batches import BatchCases
+from bide.testing.conformance.claiming import ClaimCases
 from bide.testing.conformance.drawing import Script, scripts
 from bide.testing.conformance.driver import START, Driver, ids_of, leases
+from bide.testing.conformance.ending import EndCases
 from bide.testing.conformance.explaining import LimitReportCases
 from bide.testing.conformance.limiting import LimitCases
-from bide.testing.conformance.scripts import EXAMPLES, search
+from bide.testing.conformance.repeating import RepetitionCases
+from bide.testing.conformance.scanning import ScanCases
+from bide.testing.conformance.scripts import EXAMPLES, ScriptCases, search
 from bide.testing.conformance.sharing import SharingCases
 from tests.effort import effort
 
@@ -116,8 +121,13 @@ def unbounded(chance: Random) -> Script:
     ]
 
 
-class ShardedConformance(EngineConformance):
-    """The whole suite; but what is done up to a number at a time is done so in each shard."""
+class ShardedCases(ScriptCases, BatchCases, RepetitionCases, ScanCases, EndCases, ClaimCases):
+    """What several shards do together, and whatever random scripts do.
+
+    What is done up to a number at a time is done so in each shard.
+    """
+
+    driver, bare = EngineConformance.driver, EngineConformance.bare
 
     SHARDS = 4
     forgotten_at_once = SHARDS * FORGET
@@ -171,6 +181,10 @@ class ShardedConformance(EngineConformance):
         bare.ack(*leases(bare.claim(len(ids))))
         bare.wait(5)
         assert all(bare.put(*ids))
+
+
+class ShardedConformance(ShardedCases, EngineConformance):
+    """The whole suite."""
 
 
 # A queue of several shards has no limits: the cases of its store refuse them.

@@ -19,7 +19,12 @@ from bide.testing.conformance.driver import done
 from bide.testing.conformance.repeating import RepeatingSender, of
 from bide.testing.conformance.scripts import EXAMPLES, ScriptCases
 from tests.cluster import RedisCluster, eventually
-from tests.contract.conformance.shards import Apart, Forgetting, ShardedConformance
+from tests.contract.conformance.shards import (
+    Apart,
+    Forgetting,
+    ShardedCases,
+    ShardedConformance,
+)
 from tests.effort import effort
 from tests.servers import RedisServer, valkey_program
 
@@ -48,7 +53,9 @@ class TestRedis(EngineConformance):
         return lambda engine: from_url(urlsplit(urls[engine]))()
 
 
-class TestRedisShards(ShardedConformance):
+class OnShards:
+    """Stores whose queues have several shards."""
+
     @pytest.fixture
     def urls(self) -> dict[Engine, str]:
         return {}
@@ -58,7 +65,7 @@ class TestRedisShards(ShardedConformance):
         self, urls: dict[Engine, str], redis_url: Callable[[], str]
     ) -> Callable[[], Engine]:
         def make() -> Engine:
-            url = f"{redis_url()}&shards={self.SHARDS}"
+            url = f"{redis_url()}&shards={ShardedCases.SHARDS}"
             engine = Forgetting(from_url(urlsplit(url))())
             urls[engine] = url
             return engine
@@ -68,6 +75,15 @@ class TestRedisShards(ShardedConformance):
     @pytest.fixture
     def reopen(self, urls: dict[Engine, str]) -> Callable[[Engine], Engine]:
         return lambda engine: Forgetting(from_url(urlsplit(urls[engine]))())
+
+
+class TestRedisShards(OnShards, ShardedCases):
+    """A part of the suite."""
+
+
+@pytest.mark.full
+class TestAllOfRedisShards(OnShards, ShardedConformance):
+    """The whole suite; a message is in one shard, as in a queue of one."""
 
 
 class OnCluster:
