@@ -107,6 +107,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(
+    collector: pytest.Module | pytest.Class, obj: object
+) -> list[pytest.Item] | None:
+    """Leave the classes marked `full` to `make test-full`: they have a thousand tests."""
+    marks = getattr(obj, "pytestmark", []) if isinstance(obj, type) else []
+    full = any(mark.name == "full" for mark in marks)
+    return [] if full and not collector.config.getoption("full") else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the tests marked `full` to `make test-full`, and mix the others for many processes."""
     if not config.getoption("full"):

@@ -27,22 +27,18 @@ def loop() -> Iterator[Loop]:
     loop.close()
 
 
-_PAIRS = [
-    ("sync", "sqlite"),
-    ("async", "redis"),
-    *(
-        pytest.param(pair, marks=pytest.mark.full)
-        for pair in [
-            ("sync", "memory"),
-            ("sync", "redis"),
-            ("async", "memory"),
-            ("async", "sqlite"),
-        ]
-    ),
-]
+_USUAL = [("sync", "sqlite"), ("async", "redis")]
+_OTHERS = [("sync", "memory"), ("sync", "redis"), ("async", "memory"), ("async", "sqlite")]
 
 
-@pytest.fixture(params=_PAIRS, ids="-".join)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give tests their pairs: those of `make test-full` are too many to be left out one by one."""
+    if "pair" in metafunc.fixturenames and not hasattr(metafunc.module, "pair"):
+        others = _OTHERS if metafunc.config.getoption("full") else []
+        metafunc.parametrize("pair", _USUAL + others, ids="-".join, indirect=True)
+
+
+@pytest.fixture
 def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
     """A face, and what kind of store it is on."""
     found: tuple[str, str] = request.param
