@@ -15,8 +15,12 @@ def effort(usual: int, full: int) -> int:
 
 
 def one_in(count: int, parameters: Iterable[Any]) -> list[Any]:
-    """Return parameters of a test; all but the first of each so many are for `test-full` alone."""
+    """Return parameters of a test; all but the first of each so many are for `test-full` alone.
+
+    A tuple has the values of several arguments.
+    """
+    values = [each if type(each) is tuple else (each,) for each in parameters]
     return [
-        pytest.param(parameter, marks=pytest.mark.full if place % count else ())
-        for place, parameter in enumerate(parameters)
+        pytest.param(*each, marks=pytest.mark.full if place % count else ())
+        for place, each in enumerate(values)
     ]

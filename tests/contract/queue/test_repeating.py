@@ -307,8 +307,9 @@ def test_past_runs_are_put_once(reminders: bide.Queue) -> None:
     reminders.ack(deliveries)
     with pytest.raises(bide.InvalidArgument, match="there is no message 'bob'"):
         reminders.backfill("bob", after=after, before=before)
+    reminders.put("x", id="cat", repeat=FULL_HOURS)
     with pytest.raises(bide.InvalidArgument, match="more than 10,000 runs"):
-        reminders.backfill("ann", after=0, before=before)
+        reminders.backfill("cat", after=0, before=before)
 
 
 def test_a_rule_is_edited(reminders: bide.Queue) -> None:

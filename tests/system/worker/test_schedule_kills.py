@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import bide
+from tests.effort import one_in
 from tests.system.worker.processes import children, log, wait_for, worker
 
 SOURCE = """
@@ -34,7 +35,7 @@ def ticks(folder: Path) -> list[list[str]]:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("missed", ["once", "all", "skip"])
+@pytest.mark.parametrize("missed", one_in(3, ["all", "once", "skip"]))
 def test_a_tick_that_was_killed_is_run_again_and_the_schedule_goes_on(
     tmp_path: Path, missed: str
 ) -> None:

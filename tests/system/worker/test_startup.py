@@ -11,6 +11,7 @@ import pytest
 
 import bide
 from bide.worker.process import child
+from tests.effort import one_in
 from tests.system.worker.processes import APP, children, log, said, wait_for, worker
 
 FAILING = """
@@ -37,51 +38,60 @@ app.handler("q")(lambda body: None)
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("source", "options", "code", "hint"),
-    [
-        (
-            "import nosuchmodule",
-            (),
-            2,
-            "jobs imports 'nosuchmodule', which is not installed (jobs.py, line 1); install the "
-            "package that brings it, for ",
-        ),
-        (
-            "import bide\nimport cronsim.nosuch",
-            (),
-            2,
-            "jobs imports 'cronsim.nosuch', which is not installed (jobs.py, line 2); "
-            "pip install 'bide[schedules]', for ",
-        ),
-        ("1 / 0", (), 2, "jobs cannot be imported: ZeroDivisionError"),
-        (
-            "import bide; bide.Queue('a b', 'memory://')",
-            (),
-            2,
-            "jobs cannot be imported (jobs.py, line 1): queue='a b' is not a valid name of a queue",
-        ),
-        ("", (), 2, "jobs has no 'app'; make one there with: app = bide.App()"),
-        ("app = 3", (), 2, "jobs has something else than a bide.App as 'app'"),
-        ("import bide; work = bide.App()", (), 2, "jobs has no 'app'; it has: jobs:work"),
-        ("import bide; app = bide.App()", (), 2, "the app has no handlers"),
-        (APP, ("--queues", "r"), 2, "queue 'r' has no handler in the app; it has: q"),
-        (
-            "import bide\napp = bide.App('sqlite:////no/such/x.db')\n"
-            "app.handler('q')(lambda body: None)",
-            (),
-            3,
-            "there is no directory /no/such",
-        ),
-        (
-            FAILING.replace("WHAT", "raise RuntimeError('no database')"),
-            (),
-            3,
-            "jobs:app could not begin its work: RuntimeError: no database",
-        ),
-        (FAILING.replace("WHAT", "os._exit(7)"), (), 7, ""),
-        (FAILING.replace("WHAT", "sys.exit()"), (), 3, ""),
-        (MEMORY, ("--processes", "2"), 2, "memory:// lives in one process, and 2 are to share it"),
-        (APP, ("--url", "nonsense"), 2, "'nonsense' begins with none of"),
-    ],
+    one_in(
+        3,
+        [
+            (
+                "import nosuchmodule",
+                (),
+                2,
+                "jobs imports 'nosuchmodule', which is not installed (jobs.py, line 1); install "
+                "the package that brings it, for ",
+            ),
+            (
+                "import bide\nimport cronsim.nosuch",
+                (),
+                2,
+                "jobs imports 'cronsim.nosuch', which is not installed (jobs.py, line 2); "
+                "pip install 'bide[schedules]', for ",
+            ),
+            ("1 / 0", (), 2, "jobs cannot be imported: ZeroDivisionError"),
+            (
+                "import bide; bide.Queue('a b', 'memory://')",
+                (),
+                2,
+                "jobs cannot be imported (jobs.py, line 1): queue='a b' is not a valid name of a "
+                "queue",
+            ),
+            ("", (), 2, "jobs has no 'app'; make one there with: app = bide.App()"),
+            ("app = 3", (), 2, "jobs has something else than a bide.App as 'app'"),
+            ("import bide; work = bide.App()", (), 2, "jobs has no 'app'; it has: jobs:work"),
+            ("import bide; app = bide.App()", (), 2, "the app has no handlers"),
+            (APP, ("--queues", "r"), 2, "queue 'r' has no handler in the app; it has: q"),
+            (
+                "import bide\napp = bide.App('sqlite:////no/such/x.db')\n"
+                "app.handler('q')(lambda body: None)",
+                (),
+                3,
+                "there is no directory /no/such",
+            ),
+            (
+                FAILING.replace("WHAT", "raise RuntimeError('no database')"),
+                (),
+                3,
+                "jobs:app could not begin its work: RuntimeError: no database",
+            ),
+            (FAILING.replace("WHAT", "os._exit(7)"), (), 7, ""),
+            (FAILING.replace("WHAT", "sys.exit()"), (), 3, ""),
+            (
+                MEMORY,
+                ("--processes", "2"),
+                2,
+                "memory:// lives in one process, and 2 are to share it",
+            ),
+            (APP, ("--url", "nonsense"), 2, "'nonsense' begins with none of"),
+        ],
+    ),
 )
 def test_what_is_wrong_from_the_start_ends_it_with_a_reason(
     tmp_path: Path, source: str, options: tuple[str, ...], code: int, hint: str
