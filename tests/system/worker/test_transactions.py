@@ -340,7 +340,7 @@ def test_processes_that_die_around_the_commit_leave_one_effect_for_each_message(
     kind: str, tmp_path: Path, postgres_url: Callable[[], str]
 ) -> None:
     url = postgres_url() if kind == "postgresql" else sqlite_url(tmp_path)
-    result = once.run(url, effort(150, 3_000), every=40)
+    result = once.run(url, effort(100, 3_000), every=effort(20, 40))
     assert result.problems == []
     assert result.deaths >= 2
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -22,6 +23,8 @@ from bide.worker.process.runner import Runner
 
 PATIENCE = 60.0
 STUCK = 0.2
+STRIDE = 30.0
+"""Seconds by which the clock is moved on while nothing is due."""
 FAST = bide.Backoff(attempts=3, first="10s", factor=2, jitter=0)
 
 both = pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
@@ -78,6 +81,7 @@ class Scene:
     async def pass_calmly(self, condition: Callable[[], object], step: float = 1) -> None:
         """Move the clock on, but only while each source and schedule waits for its moment.
 
+        It goes on by a step, or by a stride while none of these moments is near.
         So however slow the machine is, none is late by the clock that the test moves. Some wait for
         less than a moment (to look again, or for a store that is away) and began only after the
         clock was last moved: for them it goes on a little when nothing else does.
@@ -86,24 +90,28 @@ class Scene:
         stuck = time.monotonic() + STUCK
         while not condition():
             assert time.monotonic() < deadline, "it did not come to pass"
-            if calm := await self._calm():
-                self.clock.advance(step)
+            left = await self._left()
+            if calm := left > 0:
+                self.clock.advance(max(step, min(left - step, STRIDE)) if left < math.inf else step)
             elif time.monotonic() > stuck:
                 self.clock.advance(0.5)
             if calm or time.monotonic() > stuck:
                 stuck = time.monotonic() + STUCK
             await asyncio.sleep(0.001)
 
-    async def _calm(self) -> bool:
+    async def _left(self) -> float:
+        """Return for how many seconds each source and schedule waits; 0: one is at work."""
+        left = math.inf
         for queue in [*self.app.sources, *self.app.schedules]:
             leased = await self.lane.acall(Scan(queue, "leased"))
             waiting = await self.lane.acall(Scan(queue, "next"))
             assert isinstance(leased, Page)
             assert isinstance(waiting, Page)
             dues = [message.due for message in waiting.messages]
-            if leased.messages or not dues or min(dues) <= self.clock.now():
-                return False
-        return True
+            if leased.messages or not dues:
+                return 0
+            left = min(left, (min(dues) - self.clock.now()) / 1000)
+        return left
 
     async def put(self, *values: Any, queue: str = "q", **options: Any) -> list[str]:
         items = []
