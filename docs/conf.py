@@ -36,6 +36,8 @@ extensions = [
     "docstrings",  # docs/_ext/docstrings.py, after Napoleon
     "sphinx_click",
     "shell",  # docs/_ext/shell.py, after sphinx-click
+    "keywords",  # docs/_ext/keywords.py: words by which the search finds pages
+    "llms",  # docs/_ext/llms.py: llms.txt, and the pages as Markdown
     "tables",  # docs/_ext/tables.py: tables generated from the code
 ]
 exclude_patterns = ["_build", "_ext"]
