@@ -72,6 +72,23 @@ def test_every_fixture_is_told() -> None:
     assert missing(names, "NAME", text("howto/testing.md")) == []
 
 
+def docstrings(module: object, names: Iterable[str]) -> Iterable[tuple[str, str]]:
+    """Return the docstrings of public names and of the public members of classes among them."""
+    for name in names:
+        value = getattr(module, name)
+        yield name, value.__doc__ or ""
+        for member in dir(value) if isinstance(value, type) else ():
+            if not member.startswith("_"):
+                yield f"{name}.{member}", getattr(value, member).__doc__ or ""
+
+
+def test_every_entry_of_the_reference_says_the_whole_thing_in_place() -> None:
+    told = [*docstrings(bide, bide.__all__), *docstrings(bide.testing, bide.testing.__all__)]
+    assert len(told) > 300
+    elsewhere = [name for name, text in told if re.search(r"[:,;] as (for|of|with) `", text)]
+    assert elsewhere == []
+
+
 def test_every_method_has_a_task() -> None:
     """The reference says what it does; a page must say what it is good for."""
     names = [name for name in dir(bide.Queue) if name[0] != "_" and name not in ("name", "url")]

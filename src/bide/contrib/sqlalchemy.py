@@ -57,7 +57,7 @@ def outbox_dead_table(metadata: MetaData) -> Table:
     """Return the table of commands that the store has refused, with the reasons.
 
     Args:
-        metadata: as for `outbox_table`.
+        metadata: of the program, as `Base.metadata`.
 
     Example:
         >>> from sqlalchemy import MetaData

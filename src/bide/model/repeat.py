@@ -224,7 +224,12 @@ class Every(Repeat):
         period: seconds, a `timedelta`, or a text such as "15m"; at least 100 ms.
         start: one of the times, and not before it: an aware `datetime`, or Unix seconds. Without
             it, times are counted from 1970 in UTC: "15m" is at the full quarters of an hour.
-        until, times, missed, grace: as for `Cron`.
+        until: not after this time.
+        times: how many runs there are.
+        missed: what becomes of runs whose time passes while no worker can begin them: "once": they
+            are one run; "all": each is a run, one after the other; "skip": they are left out.
+        grace: how late a run may begin and is not missed; by default, and at most, until the time
+            of the next one.
 
     Raises:
         InvalidArgument: an argument is not valid.

@@ -36,6 +36,12 @@ Async = Coroutine[Any, Any, T]
 """What a coroutine function returns when it is called: awaited, it returns a `T`."""
 
 
+def _told_of(method: Callable[..., Any]) -> str:
+    """Return the docstring of a method of `Queue` without its example, which awaits nothing."""
+    text, _, _ = (method.__doc__ or "").partition("\n        Example:\n")
+    return text.rstrip()
+
+
 def awaited(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], Async[T]]:
     """Return a method of `Queue` as a coroutine function of `AsyncQueue`.
 
@@ -49,7 +55,7 @@ def awaited(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[An
         result: T = await returned
         return result
 
-    call.__doc__ = f"Async form of `Queue.{method.__name__}`."
+    call.__doc__ = f"Async form of `Queue.{method.__name__}`. {_told_of(method)}"
     return call
 
 
@@ -62,7 +68,7 @@ def iterated(
     def call(queue: Any, /, *args: P.args, **options: P.kwargs) -> AsyncIterator[T]:
         return cast("AsyncIterator[T]", method(queue, *args, **options))
 
-    call.__doc__ = f"Async form of `Queue.{method.__name__}`, for `async for`."
+    call.__doc__ = f"Async form of `Queue.{method.__name__}`, for `async for`. {_told_of(method)}"
     # `inspect` shows a signature that says what the asynchronous method returns.
     shown = signature(method)
     returned = GenericAlias(AsyncIterator, get_args(shown.return_annotation))

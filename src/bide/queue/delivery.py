@@ -96,9 +96,9 @@ class Held(Generic[Done]):
 
         Args:
             result: any JSON value, for `Queue.result`; of use in a queue with `result_ttl`.
-            within: your connection or session, as for `Queue.put`, to the database that the store
-                is in: the ack and your changes are committed together, or neither is. If you roll
-                back, the lease goes on, and ends by itself.
+            within: your connection or session to the database that the store is in: the ack and
+                your changes are committed together, or neither is. If you roll back, the lease goes
+                on, and ends by itself.
         """
         command = ack_command(self._queue._builder, [self], [result])
         return self._settle(command, "acked", within=within)
@@ -128,13 +128,20 @@ class Held(Generic[Done]):
         Args:
             delay: how long from now until it is due.
             reason: what went wrong; stored with the message.
-            within: as for `ack`.
+            within: your connection or session to the database that the store is in; the retry joins
+                its transaction.
         """
         command = self._queue._builder.retry([self.lease], delay, reason)
         return self._settle(command, "retried", within=within)
 
     def bury(self, reason: str = "", *, within: object = None) -> Done:
-        """Make the message a dead letter; `within` as for `ack`."""
+        """Make the message a dead letter.
+
+        Args:
+            reason: why; stored with the message.
+            within: your connection or session to the database that the store is in; the call joins
+                its transaction.
+        """
         command = self._queue._builder.bury([self.lease], reason)
         return self._settle(command, "buried", within=within)
 

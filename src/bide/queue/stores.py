@@ -192,7 +192,8 @@ def stop_worker(
 
     Args:
         holder: the name of the process, as `workers` lists it: "web1:4711".
-        url: as for `workers`.
+        url: of the store, or of a server; the environment's `BIDE_URL`, or else
+            `sqlite:///bide.db`.
         actor: who asks for it, for the log of the worker.
         wait: how long to wait for the supervisor, which looks every five seconds.
 

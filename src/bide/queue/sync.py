@@ -69,10 +69,15 @@ class Queue(BaseQueue):
     Args:
         name: of the queue: 1 to 128 letters, digits and `_ . : -`.
         url: of the store; the environment's `BIDE_URL`, or else `sqlite:///bide.db`.
-        keep: how long acked messages are remembered, so that their ids are refused; stored with the
-            queue, for all who use it. `None` leaves it as it is.
-        history, result_ttl, limit, rate, group_limit, group_rate: as for `configure`; stored like
-            `keep`.
+        keep: how long acked messages are remembered, so that their ids are refused. This and the
+            next six are settings of the queue: the first command stores them, for all who use it.
+            `None` leaves one as it is, 0 switches it off; `configure` changes them later.
+        history: how long the queue remembers how messages ended, by whom, and their attempts.
+        result_ttl: how long it remembers the results of messages.
+        limit: how many messages of the queue may be leased at a time, over all workers.
+        rate: how many may be delivered: per second, or a string such as "100/m".
+        group_limit: `limit` for each group.
+        group_rate: `rate` for each group.
         max_body: how many bytes an encoded body may take.
         holder: by what name this worker is known to others; its host and process by default.
         actor: who changes messages and settings, in at most 64 bytes; `holder` by default.
@@ -196,10 +201,18 @@ class Queue(BaseQueue):
 
         Args:
             messages: `NewMessage` or `Job` objects, each with its own options, or plain bodies.
-            delay, at, priority, expires, attempts, group, spread, repeat: of plain bodies, as for
-                `put`.
-            on_conflict: if an id exists: "keep" or "replace".
-            within: as for `put`.
+            delay: of plain bodies, like the next seven: how long from now until they are due.
+            at: the due time instead: an aware `datetime`, or Unix seconds.
+            priority: 0 to 255; among due messages, higher goes first.
+            expires: how long after its due time a message is still worth delivering.
+            attempts: how often each is delivered at most before it becomes a dead letter.
+            group: a name that they share, to cancel them together.
+            spread: how long after the due time each is due at the latest, at a time of its own.
+            repeat: by which rule each repeats: `bide.Cron` or `bide.Every`.
+            on_conflict: if an id exists: "keep" the message, or "replace" it unless a worker holds
+                it.
+            within: your connection to the store's own database; the messages join its transaction.
+                If the store is elsewhere, they wait in an outbox in that database.
 
         Returns one outcome per message, in their order.
         """
@@ -304,12 +317,29 @@ class Queue(BaseQueue):
     def retry(
         self, deliveries: Sequence[Held[Any]], delay: Duration = 0, reason: str = ""
     ) -> list[Outcome]:
-        """Retry many deliveries with one commit; see `Delivery.retry`."""
+        """Return many deliveries for another attempt, with one commit.
+
+        Args:
+            deliveries: as `claim` returns them. After its last attempt, one is a dead letter.
+            delay: how long from now until they are due.
+            reason: what went wrong; stored with each message.
+
+        Returns:
+            One outcome per delivery; false where the lease was over.
+        """
         command = self._builder.retry(leases(deliveries), delay, reason)
         return self._execute(command, partial(settled, command, deliveries))
 
     def bury(self, deliveries: Sequence[Held[Any]], reason: str = "") -> list[Outcome]:
-        """Make many deliveries dead letters with one commit; see `Delivery.bury`."""
+        """Make many deliveries dead letters, with one commit.
+
+        Args:
+            deliveries: as `claim` returns them.
+            reason: why; stored with each message.
+
+        Returns:
+            One outcome per delivery; false where the lease was over.
+        """
         command = self._builder.bury(leases(deliveries), reason)
         return self._execute(command, partial(settled, command, deliveries))
 
@@ -323,8 +353,9 @@ class Queue(BaseQueue):
         """Return many deliveries with one commit; or end the lease of a message by its id.
 
         Args:
-            what: deliveries, as for `Delivery.release`; or the id of a message whose worker does
-                not return it. That counts as a failed attempt: it is ready again, or dead.
+            what: deliveries: their messages are ready at once, and no attempt is counted. Or the id
+                of a message whose worker does not return it. That counts as a failed attempt: it is
+                ready again, or dead.
             reason: for an id: stored with the message; "released by NAME" when missing.
         """
         if isinstance(what, str):
@@ -334,7 +365,11 @@ class Queue(BaseQueue):
         return self._execute(command, partial(settled, command, what))
 
     def extend(self, deliveries: Sequence[Held[Any]], lease: Duration = 30) -> list[Outcome]:
-        """Extend many leases with one commit; see `Delivery.extend`."""
+        """Extend many leases with one commit: each ends `lease` from now.
+
+        Returns:
+            One outcome per delivery; false where the lease was over.
+        """
         command = self._builder.extend(leases(deliveries), lease)
         return self._execute(command, partial(all_outcomes, command))
 
@@ -416,7 +451,8 @@ class Queue(BaseQueue):
             undo: by group or span: let it be taken back for ten minutes, see `undo`.
             running: also messages that workers hold.
             wait: of one that is running: how long to wait until it has ended.
-            within: as for `put`.
+            within: your connection to the store's own database; the cancel joins its transaction.
+                If the store is elsewhere, the cancel waits in an outbox in that database.
 
         Returns:
             By id an `Outcome`: true if the message is gone for good, else it says where it is;
@@ -445,7 +481,15 @@ class Queue(BaseQueue):
         return self._run(repeated(command), within=within)
 
     def cancel_many(self, ids: Iterable[str], *, running: bool = False) -> list[Outcome]:
-        """Cancel messages by id, with one commit. One outcome per id, as for `cancel`."""
+        """Cancel messages by id, with one commit.
+
+        Args:
+            ids: of the messages.
+            running: also those that workers hold: their workers are asked to stop.
+
+        Returns:
+            One outcome per id: true if the message is gone for good, else it says where it is.
+        """
         command = self._builder.cancel(ids, None, running=running)
         return self._execute(command, partial(all_outcomes, command))
 
@@ -468,7 +512,8 @@ class Queue(BaseQueue):
             group: its name.
             keep: for how long, by the store's clock.
             running: also ask the workers of messages that are held to stop, see `cancel`.
-            within: as for `put`.
+            within: your connection to the store's own database; the call joins its transaction. If
+                the store is elsewhere, it waits in an outbox in that database.
 
         Returns:
             How many messages were cancelled, 1,000 in each commit. With `running`, the number says
@@ -490,7 +535,8 @@ class Queue(BaseQueue):
 
         Args:
             group: its name.
-            within: as for `put`.
+            within: your connection to the store's own database; the call joins its transaction. If
+                the store is elsewhere, it waits in an outbox in that database.
 
         Returns:
             Whether it was closed.
@@ -564,13 +610,15 @@ class Queue(BaseQueue):
             id: of the message.
             delay: how long from now until it is due.
             at: the due time instead.
-            if_due, if_version: as for `cancel`.
+            if_due: only if this is still its due time.
+            if_version: only the version that you saw, by its `Message.version`.
             group: instead of an id: all messages of this group that no worker holds,
             after: and that are due at this time or later,
             before: and that are due before this time.
             dry_run: only count them.
-            undo: of a group: as for `cancel`.
-            within: as for `put`, by id.
+            undo: of a group: let it be taken back for ten minutes, see `undo`.
+            within: by id: your connection to the store's own database; the call joins its
+                transaction. If the store is elsewhere, it waits in an outbox in that database.
 
         Returns:
             By id an `Outcome`: true if it was changed, else it says where the message is. By group,
@@ -617,9 +665,12 @@ class Queue(BaseQueue):
         Args:
             id: of the message.
             body: any JSON value, or bytes.
-            priority, attempts: as for `put`.
-            expires, group, headers: as for `put`; `None` takes them away.
-            repeat: as for `put`, from now on; with `None` it repeats no longer.
+            priority: 0 to 255; among due messages, higher goes first.
+            expires: how long after its due time it is still worth delivering; `None`: for ever.
+            attempts: how often it is delivered at most, those made included.
+            group: the name that it shares with others; `None`: it is in no group.
+            headers: text that travels beside the body, in place of all headers; `None`: no headers.
+            repeat: by which rule it repeats from now on; with `None` it repeats no longer.
             delay: how long from now until it is due; not of a dead letter, see `revive`.
             at: the due time instead.
             if_version: only the version that you saw, by its `Message.version`.
@@ -674,7 +725,11 @@ class Queue(BaseQueue):
     def run_now(self, id: str) -> Outcome:
         """Let a message that repeats run now, once more than its rule says.
 
-        Returns and raises as `hold`.
+        Returns:
+            The outcome: true if it is due now; else it says where the message is.
+
+        Raises:
+            InvalidArgument: the message does not repeat.
         """
         from bide.queue.repeating import running_now
 
@@ -858,7 +913,8 @@ class Queue(BaseQueue):
             id: of a message that repeats and is held: its next run is the first one from now on.
 
         Returns:
-            With an id, the outcome, as of `hold`.
+            With an id, the outcome: true if it is held no longer; else it says where the message
+            is.
 
         Raises:
             InvalidArgument: the message does not repeat.
@@ -948,7 +1004,8 @@ class Queue(BaseQueue):
         Args:
             id: of the message.
             wait: how long to wait for its end; by default not at all.
-            type: to decode the result into, as for bodies.
+            type: to decode the result into: a dataclass, a `TypedDict`, a model of pydantic, or a
+                plain type such as `list[int]`.
 
         Returns:
             The result; `None` if it was acked without one.

@@ -258,9 +258,9 @@ class ScratchStore:
 
         Args:
             queue: the queue.
-            body: as for `put`: a dict, a dataclass, a `Struct`. The stored forms are compared;
+            body: what was put: a dict, a dataclass, a `Struct`. The stored forms are compared;
                 `unittest.mock.ANY` matches any part.
-            id, priority, attempts, group, headers, expires: as for `put`.
+            id, priority, attempts, group, headers, expires: the values that the put gave.
             delay: from the put to the due time, even if the put gave `at`.
             at: the due time, even if the put gave `delay`.
             times: the exact number of such puts; by default one or more.

@@ -116,13 +116,13 @@ class _Worker(Generic[Answer]):
 
         Args:
             duration: seconds, a `timedelta`, or "1h30m".
-            limit: as for `run_due`.
+            limit: the maximum number of deliveries without time passing.
 
         Returns:
             What was handled, in order.
 
         Raises:
-            Exception: as for `run_due`; the clock stops there.
+            Exception: what a handler raised, unless errors are collected; the clock stops there.
         """
         target = self.store.clock.now() + milliseconds(duration, "duration")
         return self._run(self._go_to(target, limit))
@@ -132,7 +132,7 @@ class _Worker(Generic[Answer]):
 
         Args:
             moment: an aware `datetime`, or Unix seconds; not before now.
-            limit: as for `run_due`.
+            limit: the maximum number of deliveries without time passing.
         """
         target, now = unix(moment, "moment"), self.store.clock.now()
         if target < now:

@@ -32,7 +32,9 @@ class DjangoApp(ContextApp):
 
     Args:
         url: of another store; by default the one of the settings.
-        lifespan, clock: as for `bide.App`.
+        lifespan: opens and closes what handlers need, such as a connection pool: a function that
+            takes the app and returns a context manager, plain or async.
+        clock: for tests; see `bide.testing.FakeClock`.
     """
 
     def __init__(

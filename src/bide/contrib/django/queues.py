@@ -59,9 +59,18 @@ class Queue(OfSettings, bide.Queue):
     Args:
         name: of the queue.
         url: of another store; by default the one of the settings.
-        keep, history, result_ttl: as for `bide.Queue`.
-        limit, rate, group_limit, group_rate: as for `bide.Queue`.
-        max_body, holder, actor, clock: as for `bide.Queue`.
+        keep: how long acked messages are remembered, so that their ids are refused. This and the
+            next six are settings of the queue, which the first command stores for all who use it.
+        history: how long the queue remembers how messages ended, by whom, and their attempts.
+        result_ttl: how long it remembers the results of messages.
+        limit: how many messages of the queue may be leased at a time, over all workers.
+        rate: how many may be delivered: per second, or a string such as "100/m".
+        group_limit: `limit` for each group.
+        group_rate: `rate` for each group.
+        max_body: how many bytes an encoded body may take.
+        holder: by what name this worker is known to others; its host and process by default.
+        actor: who changes messages and settings; `holder` by default.
+        clock: for tests; see `bide.testing.FakeClock`.
     """
 
     def _execute(
@@ -153,9 +162,20 @@ class AsyncQueue(OfSettings, bide.AsyncQueue):
     `sync_to_async`.
 
     Args:
-        name, url, keep, history, result_ttl: as for `Queue`.
-        limit, rate, group_limit, group_rate: as for `Queue`.
-        max_body, holder, actor, clock: as for `Queue`.
+        name: of the queue.
+        url: of another store; by default the one of the settings.
+        keep: how long acked messages are remembered, so that their ids are refused. This and the
+            next six are settings of the queue, which the first command stores for all who use it.
+        history: how long the queue remembers how messages ended, by whom, and their attempts.
+        result_ttl: how long it remembers the results of messages.
+        limit: how many messages of the queue may be leased at a time, over all workers.
+        rate: how many may be delivered: per second, or a string such as "100/m".
+        group_limit: `limit` for each group.
+        group_rate: `rate` for each group.
+        max_body: how many bytes an encoded body may take.
+        holder: by what name this worker is known to others; its host and process by default.
+        actor: who changes messages and settings; `holder` by default.
+        clock: for tests; see `bide.testing.FakeClock`.
     """
 
     async def _execute(self, command: Command, *more: Any, **options: Any) -> Any:

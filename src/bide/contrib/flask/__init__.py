@@ -51,7 +51,9 @@ class Bide(ContextApp):
 
     Args:
         app: the application, if it exists already; else call `init_app`.
-        lifespan, clock: as for `bide.App`.
+        lifespan: opens and closes what handlers need, such as a connection pool: a function that
+            takes the app and returns a context manager, plain or async.
+        clock: for tests; see `bide.testing.FakeClock`.
 
     Raises:
         InvalidArgument: the configured URL names no store.

@@ -78,8 +78,7 @@ class Job(msgspec.Struct):
     def still_wanted(self, *_: Any, **__: Any) -> Any:
         """Return, before each `run`, whether the work is still wanted; if not, it is discarded.
 
-        As `still_wanted=` of `App.handler`: async if `run` is, and it may take the delivery. True
-        by default.
+        It is async if `run` is, and may take the delivery. True by default.
         """
         return True
 
@@ -220,9 +219,16 @@ class App(Periodic):
                 manager which yields a connection or session, commits at its end and rolls back if
                 the handler raises, such as SQLAlchemy's `engine.begin`. Async if the handler is. A
                 parameter named `within` takes what it yields.
-            keep, history, result_ttl, limit, rate, group_limit, group_rate: settings of the queue,
-                as for `Queue.configure`. A worker applies them when it starts and they have changed
-                since they were last applied; what is not declared stays as it is.
+            keep: how long the queue remembers acked messages, so that their ids are refused. This
+                and the next six are settings of the queue. A worker applies them when it
+                starts and they have changed since they were last applied; what is not declared
+                stays as it is, 0 switches it off.
+            history: how long it remembers how messages ended, by whom, and their attempts.
+            result_ttl: how long it remembers what the handler returned.
+            limit: how many messages of the queue may be leased at a time, over all workers.
+            rate: how many may be delivered: per second, or a string such as "100/m".
+            group_limit: `limit` for each group.
+            group_rate: `rate` for each group.
 
         Raises:
             InvalidArgument: the function takes other parameters, a setting is not valid, or the
@@ -308,12 +314,27 @@ class App(Periodic):
             queue: the queue of its messages; several jobs may share one.
             name: marks its messages; the name of the class by default. Pending messages have it, so
                 keep it if you rename the class.
-            lease: as for `handler`; the same for all jobs of a queue.
-            concurrency: as for `handler`; the same for all jobs of a queue.
-            timeout, warn_after: as for `handler`.
-            retry: as for `handler`.
-            keep, history, result_ttl, limit, rate, group_limit, group_rate: as for `handler`; all
-                jobs of a queue share them.
+            lease: how long after the death of this process another one gets its messages; the same
+                for all jobs of a queue.
+            concurrency: how many deliveries of the queue a process runs at a time, the same for all
+                its jobs; by default 64 for async methods, 16 for plain ones.
+            timeout: how long one delivery may take; by default there is no limit. After it the
+                attempt fails with a `TimeoutError`. An async method is cancelled. A plain one
+                keeps its thread until it returns, while the next attempt may run beside it; it can
+                check `delivery.lost`.
+            warn_after: how long a delivery may take before a warning is logged, once for each
+                delivery; by default there is none.
+            retry: the delays and the number of attempts; `Backoff()` by default.
+            keep: how long the queue remembers acked messages, so that their ids are refused. This
+                and the next six are settings of the queue, which all its jobs share. A worker
+                applies them when it starts and they have changed since they were last applied; what
+                is not declared stays as it is, 0 switches it off.
+            history: how long it remembers how messages ended, by whom, and their attempts.
+            result_ttl: how long it remembers what the job returned.
+            limit: how many messages of the queue may be leased at a time, over all workers.
+            rate: how many may be delivered: per second, or a string such as "100/m".
+            group_limit: `limit` for each group.
+            group_rate: `rate` for each group.
 
         Raises:
             InvalidArgument: it is not a `Job`, it has no `run`, its `run` or `still_wanted` takes
@@ -408,21 +429,41 @@ class App(Periodic):
         Its name becomes a `Task`: `put` calls the function soon in a worker, `later` when you say,
         and calling it calls the function here and now. Plain or async. A parameter that is
         annotated with `bide.Delivery`, with the default `None`, is given the delivery by the
-        worker. If the function returns, the message is acked; what it raises counts as for
-        `handler`.
+        worker. If the function returns, the message is acked. If it raises, the message is retried
+        as `retry` says, or becomes a dead letter; `bide.Retry`, `bide.Discard` and `bide.Bury`
+        choose the outcome.
 
         Args:
             function: takes its arguments by name: no `*args`, and none by position only.
             queue: of its messages; several tasks may share one. By default one of the task's name.
             name: marks its messages; the name of the function by default. Pending messages have
                 it, so keep it if you rename the function.
-            lease: as for `handler`; the same for all tasks of a queue.
-            concurrency: as for `handler`; the same for all tasks of a queue.
-            timeout, warn_after, retry: as for `handler`.
-            within: as for `handler`. A parameter named `within`, with the default `None`, takes
-                what it yields.
-            keep, history, result_ttl, limit, rate, group_limit, group_rate: as for `handler`; all
-                tasks of a queue share them.
+            lease: how long after the death of this process another one gets its messages; the same
+                for all tasks of a queue.
+            concurrency: how many deliveries of the queue a process runs at a time, the same for all
+                its tasks; by default 64 for async functions, 16 for plain ones.
+            timeout: how long one delivery may take; by default there is no limit. After it the
+                attempt fails with a `TimeoutError`. An async function is cancelled. A plain one
+                keeps its thread until it returns, while the next attempt may run beside it; it can
+                check `delivery.lost`.
+            warn_after: how long a delivery may take before a warning is logged, once for each
+                delivery; by default there is none.
+            retry: the delays and the number of attempts; `Backoff()` by default.
+            within: opens a transaction for each delivery, in which the message is acked, so that
+                it takes effect exactly once (PostgreSQL, SQLite): a function that returns a context
+                manager which yields a connection or session, commits at its end and rolls back if
+                the task raises, such as SQLAlchemy's `engine.begin`. Async if the task is. A
+                parameter named `within`, with the default `None`, takes what it yields.
+            keep: how long the queue remembers acked messages, so that their ids are refused. This
+                and the next six are settings of the queue, which all its tasks share. A worker
+                applies them when it starts and they have changed since they were last applied; what
+                is not declared stays as it is, 0 switches it off.
+            history: how long it remembers how messages ended, by whom, and their attempts.
+            result_ttl: how long it remembers what the task returned.
+            limit: how many messages of the queue may be leased at a time, over all workers.
+            rate: how many may be delivered: per second, or a string such as "100/m".
+            group_limit: `limit` for each group.
+            group_rate: `rate` for each group.
 
         Raises:
             InvalidArgument: the function takes arguments that a message cannot carry, the name is

@@ -131,8 +131,20 @@ class Task(Generic[P, R]):
             at: the time instead: an aware `datetime`, or Unix seconds.
             id: your own name for the call, to cancel or move it by; random by default.
             attempts: how often it is tried at most; by default as the task's `retry` says.
-            priority, expires, group, headers: as for `Queue.put`.
-            on_conflict, if_version, latest, spread, repeat, within: as for `Queue.put`.
+            priority: 0 to 255; among due messages, higher goes first.
+            expires: how long after its due time the call is still worth making.
+            group: a name that several messages share, to cancel them together.
+            headers: text that travels beside the arguments.
+            on_conflict: if the id exists: "keep" the message, "replace" it unless a worker holds
+                it, or "raise".
+            if_version: with "replace": only the message that you saw, by its `Message.version`.
+            latest: with "replace", an id and `delay`: each put of the id moves its due time, but
+                never to later than this after the first put since the id was free (debounce).
+            spread: how long after the due time it is due at the latest: at a time within this span
+                that is always the same for the id.
+            repeat: by which rule it repeats: `bide.Cron` or `bide.Every`.
+            within: your connection to the store's own database; the call joins its transaction. If
+                the store is elsewhere, it waits in an outbox in that database.
 
         Example:
             >>> import bide
@@ -162,7 +174,7 @@ class Task(Generic[P, R]):
         """Put a message that calls the function with these arguments, due at once.
 
         Returns:
-            The outcome, as of `Queue.put`.
+            The outcome: `id`, `due`, and whether it was stored.
 
         Raises:
             InvalidArgument: the function cannot be called with them.
@@ -207,7 +219,23 @@ class Task(Generic[P, R]):
         wait: Duration | None = None,
         within: object = None,
     ) -> Outcome:
-        """Cancel a call by its id, with `running` also while it runs; see `Queue.cancel`."""
+        """Cancel a call by its id.
+
+        Args:
+            id: of the call.
+            if_due: only if this is still its due time.
+            if_version: only the version that you saw, by its `Message.version`.
+            running: also while it runs: an async function is cancelled, a plain one finds
+                `delivery.lost` set and gets `StopRequested` at its next call of bide. Unless it
+                still returns, the call counts as cancelled.
+            wait: of one that is running: how long to wait until it has ended.
+            within: your connection to the store's own database; the cancel joins its transaction.
+                If the store is elsewhere, the cancel waits in an outbox in that database.
+
+        Returns:
+            The outcome: true if no worker makes the call, now or later; else it says where it is.
+            One that is "stopping", or waits in an outbox, is neither true nor false.
+        """
         return self.queue.cancel(
             id, if_due=if_due, if_version=if_version, running=running, wait=wait, within=within
         )
@@ -238,7 +266,20 @@ class Task(Generic[P, R]):
         if_version: str | None = None,
         within: object = None,
     ) -> Outcome:
-        """Change when a call is due; see `Queue.reschedule`."""
+        """Change when a call is due that no worker has begun.
+
+        Args:
+            id: of the call.
+            delay: how long from now until it is due.
+            at: the due time instead: an aware `datetime`, or Unix seconds.
+            if_due: only if this is still its due time.
+            if_version: only the version that you saw, by its `Message.version`.
+            within: your connection to the store's own database; the change joins its transaction.
+                If the store is elsewhere, it waits in an outbox in that database.
+
+        Returns:
+            The outcome: true if it was changed, else it says where the call is.
+        """
         return self.queue.reschedule(
             id, delay=delay, at=at, if_due=if_due, if_version=if_version, within=within
         )
@@ -268,7 +309,7 @@ class Task(Generic[P, R]):
         return await self.async_queue.get(id)
 
     def explain(self, id: str) -> Explanation:
-        """Tell why a call is where it is; see `Queue.explain`."""
+        """Tell why a call is where it is: when it is due, what it waits for, or who runs it."""
         return self.queue.explain(id)
 
     async def aexplain(self, id: str) -> Explanation:
