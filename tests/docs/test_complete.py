@@ -89,6 +89,19 @@ def test_every_entry_of_the_reference_says_the_whole_thing_in_place() -> None:
     assert elsewhere == []
 
 
+def test_the_delivery_of_a_handler_has_one_type() -> None:
+    pages = [DOCS.parent / "README.md", *(p for p in DOCS.rglob("*.md") if "_build" not in p.parts)]
+    shown = {
+        f"{page.name}: {annotation}"
+        for page in pages
+        for annotation in re.findall(
+            r"\bdeliver(?:y|ies): (?:list\[)?(bide\.\w+)", page.read_text()
+        )
+        if annotation != "bide.Handling"
+    }
+    assert shown == set()
+
+
 def test_every_method_has_a_task() -> None:
     """The reference says what it does; a page must say what it is good for."""
     names = [name for name in dir(bide.Queue) if name[0] != "_" and name not in ("name", "url")]

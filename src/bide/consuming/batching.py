@@ -43,7 +43,7 @@ LINGER_MOST = 60_000
 THREADS = 64
 """How many calls of a plain function run at the same time at most."""
 
-TAKES = "a batch handler takes (bodies) or (bodies, deliveries: list[bide.Delivery])"
+TAKES = "a batch handler takes (bodies) or (bodies, deliveries: list[bide.Handling])"
 
 _log = logger("bide.worker.delivery")
 

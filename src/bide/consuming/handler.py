@@ -134,8 +134,8 @@ WITHIN = "within"
 UNWANTED = "no longer wanted"
 """The reason of a message that `still_wanted` has refused."""
 
-WANTED = "still_wanted takes (body) or (body, delivery: bide.Delivery)"
-SIGNATURES = "a handler takes (body), (body, delivery: bide.Delivery) or (delivery: bide.Delivery)"
+WANTED = "still_wanted takes (body) or (body, delivery: bide.Handling)"
+SIGNATURES = "a handler takes (body), (body, delivery: bide.Handling) or (delivery: bide.Handling)"
 
 
 def make_handler(

@@ -52,12 +52,12 @@ def _left_out(handling: "Handling", report: Progress) -> None:
 
 
 class Handling(Delivery):
-    """A message that a handler runs for. The worker extends its lease, and settles it.
+    """The delivery of a handler or task. The worker extends its lease, and settles it.
 
-    To receive it, a handler takes a parameter annotated with `bide.Handling` or with its base class
-    `bide.Delivery`. A handler settles its message by returning or raising, or with `ack`, `retry`
-    or `bury` within a transaction (`within=`) of its own; in an async handler these are awaited, so
-    annotate the parameter with `bide.AsyncDelivery` there. Without `within=` they raise
+    To receive it, take a parameter `delivery: bide.Handling`; annotated with its base class
+    `bide.Delivery`, or with `bide.AsyncDelivery`, it is the same object. A handler settles its
+    message by returning or raising, or with `ack`, `retry` or `bury` within a transaction
+    (`within=`) of its own; in an async handler these are awaited. Without `within=` they raise
     `Unsupported`, as `release` and `extend` always do.
     """
 

@@ -140,7 +140,7 @@ class Parameters:
     """The parameters of a function that messages call: each travels by its name.
 
     Args:
-        function: plain or async. A parameter that is annotated with `bide.Delivery` is given the
+        function: plain or async. A parameter that is annotated with `bide.Handling` is given the
             delivery by the worker, and is none of the arguments.
         joins: whether a parameter named `within` is given a connection in the same way.
 
@@ -226,7 +226,7 @@ class Parameters:
             if required:
                 raise InvalidArgument(
                     f"{self._name} takes the delivery, which only a worker gives it: write "
-                    f"{name}: bide.Delivery | None = None"
+                    f"{name}: bide.Handling | None = None"
                 )
             self.delivery = name
             return

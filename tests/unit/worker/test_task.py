@@ -311,7 +311,7 @@ def takes_a_class(order: Plain) -> None: ...
     [
         (by_position, r"by_position takes \*orders by position; messages carry arguments by name"),
         (only_by_position, r"takes order by position;.*remove the /"),
-        (needs_delivery, r"write delivery: bide.Delivery \| None = None"),
+        (needs_delivery, r"write delivery: bide.Handling \| None = None"),
         (generates, "is a generator: calling it runs nothing"),
         (Plain, "is no function; classes are for @app.job"),
         (Shop.close, "Shop.close is a method, and a message carries no self; .*@staticmethod"),

@@ -184,8 +184,8 @@ class App(Periodic):
     ) -> Callable[[F], F]:
         """Register a function that handles the messages of a queue. The function is not changed.
 
-        It takes the body, the delivery, or both: `(body)`, `(body, delivery: bide.Delivery)`,
-        `(delivery: bide.Delivery)`. The body is decoded into the type it is annotated with; one
+        It takes the body, the delivery, or both: `(body)`, `(body, delivery: bide.Handling)`,
+        `(delivery: bide.Handling)`. The body is decoded into the type it is annotated with; one
         that does not fit becomes a dead letter. Async functions run as tasks, plain ones in
         threads. If the function returns, the message is acked. If it raises, the message is retried
         as `retry` says, or becomes a dead letter; `bide.Retry`, `bide.Discard` and `bide.Bury`
@@ -428,7 +428,7 @@ class App(Periodic):
 
         Its name becomes a `Task`: `put` calls the function soon in a worker, `later` when you say,
         and calling it calls the function here and now. Plain or async. A parameter that is
-        annotated with `bide.Delivery`, with the default `None`, is given the delivery by the
+        annotated with `bide.Handling`, with the default `None`, is given the delivery by the
         worker. If the function returns, the message is acked. If it raises, the message is retried
         as `retry` says, or becomes a dead letter; `bide.Retry`, `bide.Discard` and `bide.Bury`
         choose the outcome.
