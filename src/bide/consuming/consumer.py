@@ -509,9 +509,9 @@ class Consumer(Claimer):
                 logging.INFO,
                 handling,
                 "late",
-                "%s has ended (%s), which no longer counts",
+                "%s has ended (%s), too late to count",
                 handling.handler.name,
-                "well" if error is None else type(error).__name__,
+                "no error" if error is None else type(error).__name__,
             )
         elif error is None and handling.joined is not None:  # its transaction decides
             self._settled([(handling, Verdict(handling.joined))], [Outcome(handling.id, False)])
@@ -544,8 +544,8 @@ class Consumer(Claimer):
             logging.ERROR,
             handling,
             "timeout",
-            "%s goes on past its timeout and keeps its place; %d of %d places are taken like that. "
-            "Let it check delivery.lost; an async one must raise asyncio.CancelledError again",
+            "%s is still running after its timeout and keeps its place; %d of %d places are taken "
+            "this way. Let it check delivery.lost; an async one must raise asyncio.CancelledError again",
             handling.handler.name,
             sum(other.overran for other in self.running),
             self.queue_handlers.concurrency,

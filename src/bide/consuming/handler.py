@@ -66,7 +66,7 @@ def decoder(body_type: Any, owner: str) -> Decode:
         try:
             return decode(message.data)
         except Exception as error:  # validation code of the user may raise anything
-            raise Unfit(f"the body is no {type_name(body_type)}: {error}") from error
+            raise Unfit(f"the body does not fit {type_name(body_type)}: {error}") from error
 
     return to_value
 

@@ -109,7 +109,9 @@ def opener(url: str) -> Callable[[], Engine]:
     if target is None:
         known = ", ".join(f"{scheme}://" for scheme in sorted({**_offered(), **_BUILT_IN}))
         hint = f"; for a file write sqlite:///{mask(url)}" if "://" not in url else ""
-        raise InvalidArgument(f"url={mask(url)!r} begins with none of {known}{hint}")
+        raise InvalidArgument(
+            f"url={mask(url)!r} names no store: it must begin with one of {known}{hint}"
+        )
     if not (rest := url[len(parts.scheme) + 1 :]).startswith("//"):
         rest = f"/{rest}" if parts.scheme == "sqlite" else rest.lstrip("/")
         corrected = f"{parts.scheme}://{rest}"

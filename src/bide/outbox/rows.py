@@ -333,7 +333,7 @@ class PostgresOutbox(RemoteGuest):
         """Return the error for a database without the tables."""
         return WrongConnection(
             "the database of the connection given as within= has no table bide_outbox, in which "
-            "messages for a store elsewhere wait: bide forward makes it"
+            "messages for a store elsewhere wait: bide forward creates it"
         )
 
     def no_access(self, why: str) -> AccessDenied:

@@ -207,7 +207,10 @@ def test_ten_thousand_of_which_some_do_not_fit(run: Bide, target: str, url: str)
             {"to": "ann", "copies": -5},
             {},
             ("new_shop.send", "body"),
-            ("the body is no Mail: copies: Input should be greater than 0", "let the type take"),
+            (
+                "the body does not fit Mail: copies: Input should be greater than 0",
+                "let the type take",
+            ),
         ),
         (
             "mails",

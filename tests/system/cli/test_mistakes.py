@@ -199,8 +199,8 @@ def test_schedules_may_be_those_of_an_app(run: Bide) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "told"),
     [
-        ("bide.db", "sqlite:///x.db", "'bide.db' begins with none of"),
-        ("sqlite:///x.db", "bide.db", "'bide.db' begins with none of"),
+        ("bide.db", "sqlite:///x.db", "'bide.db' names no store"),
+        ("sqlite:///x.db", "bide.db", "'bide.db' names no store"),
         ("sqlite:///x.db", "redis:///tmp/r.sock", "for a socket write unix:///tmp/r.sock"),
         ("sqlite:////none.db", "sqlite:///x.db", "SOURCE must be the URL of a store that exists"),
     ],

@@ -94,7 +94,7 @@ def test_a_slip_of_the_pen_is_met_with_a_hint(run: Bide) -> None:
 @pytest.mark.parametrize(
     ("url", "code", "word"),
     [
-        ("mysql://x:secret@y/z", 2, "begins with none of"),
+        ("mysql://x:secret@y/z", 2, "names no store"),
         ("sqlite:///{tmp}/none/x.db", 3, "there is no directory"),
         ("sqlite:///{tmp}/text.db", 3, "not a SQLite database"),
     ],

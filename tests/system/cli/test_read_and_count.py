@@ -298,6 +298,9 @@ def test_a_number_that_is_none_is_told(run: Bide) -> None:
 def test_set_needs_something_to_set(run: Bide) -> None:
     nothing = run("set", "orders")
     assert nothing.exit_code == 2
-    assert "set needs what to set, such as --keep, --history or --limit" in nothing.stderr
+    assert (
+        "nothing to set: give at least one setting, such as --keep, --history or --limit"
+        in nothing.stderr
+    )
     new = run("set", "odrers", "--keep", "1h")
     assert "odrers is new" in new.stderr

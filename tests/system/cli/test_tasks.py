@@ -108,7 +108,7 @@ def test_an_app_without_any(shell: Shell, terminal: Terminal) -> None:
     [
         ("nowhere:app", "there is no module 'nowhere'"),
         ("shop.py", "names no app"),
-        ("shop:expire", "has something else than a bide.App as 'expire'; it has: shop:app"),
+        ("shop:expire", "is not a bide.App; it has: shop:app"),
     ],
 )
 def test_an_app_that_is_not_there(shell: Shell, target: str, why: str) -> None:

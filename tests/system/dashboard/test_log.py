@@ -72,7 +72,7 @@ def test_who_may_not_see_it_gets_neither_the_page_nor_the_link(
     visitor = stage.visitor(Access(), action_log=logged.log)
     reply = visitor.get("/log")
     assert (reply.status, "secret" in reply.text) == (403, False)
-    assert "You may not see this" in reply.text
+    assert "You have no access to this page" in reply.text
     assert "Action log" not in visitor.get("/").text
     assert 'href="/log"' in logged.page("/")
 

@@ -431,7 +431,7 @@ def test_a_queue_shows_its_limits_and_a_message_what_holds_it(stage: Stage, ann:
     stage.clock.advance(60)  # counts are kept for a moment
     orders.claim()
     page = text_of(ann.get("/queue?queue=orders").text)
-    assert "at a time at most 1 rate of a group 100/m" in page
+    assert "limit at a time 1 rate of a group 100/m" in page
     page = text_of(ann.get("/message?queue=orders&id=b").text)
     assert "the limit of the queue is reached (limit: 1 at a time, being handled: 1)" in page
 

@@ -269,7 +269,7 @@ def test_a_child_of_a_fork_has_a_thread_of_its_own(dashboard: WsgiDashboard) -> 
 
 
 def test_a_wrong_store_or_log_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(bide.InvalidArgument, match="begins with none of"):
+    with pytest.raises(bide.InvalidArgument, match="names no store"):
         wsgi("nonsense://", access=lambda environ: ANN)
     with pytest.raises(bide.InvalidArgument, match="cannot be opened"):
         wsgi("memory://", access=lambda environ: ANN, action_log=str(tmp_path / "no" / "log"))

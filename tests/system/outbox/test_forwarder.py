@@ -218,7 +218,7 @@ def test_transactions_of_a_queue_with_settings_do_not_wait(database: str) -> Non
 
 def test_no_outbox_in_the_database(orders: bide.Queue, database: str) -> None:
     with connected(database) as shop:
-        with pytest.raises(bide.WrongConnection, match="bide forward makes it"):
+        with pytest.raises(bide.WrongConnection, match="bide forward creates it"):
             orders.put(1, within=shop)
 
 

@@ -92,7 +92,10 @@ def test_a_repr_tells_name_store_and_whether_it_was_closed(face: Any) -> None:
 @pytest.mark.parametrize(
     ("url", "text"),
     [
-        ("carrier://pigeon", "begins with none of http://, https://, memory://"),
+        (
+            "carrier://pigeon",
+            "names no store: it must begin with one of http://, https://, memory://",
+        ),
         ("bide.db", "for a file write sqlite:///bide.db"),
         ("/var/lib/bide.db", "for a file write sqlite:////var/lib/bide.db"),
         ("sqlite://bide.db", "three slashes before a relative path.*sqlite:///bide.db"),
@@ -158,7 +161,8 @@ def test_engines_of_other_packages_are_found(monkeypatch: pytest.MonkeyPatch) ->
     with bide.Queue("orders", "fancy://x") as orders:
         assert orders.put(1)
     with pytest.raises(
-        InvalidArgument, match="begins with none of fancy://, http://, https://, memory://"
+        InvalidArgument,
+        match="names no store: it must begin with one of fancy://, http://, https://, memory://",
     ):
         bide.Queue("orders", "carrier://")
 

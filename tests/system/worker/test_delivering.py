@@ -172,7 +172,7 @@ def test_a_body_that_does_not_fit_is_dead_at_once(scene: Scene, is_async: bool) 
             await scene.dead(2)
         assert (
             await scene.find("q-0")
-        ).error == "Unfit: the body is no int: Expected `int`, got `str`"
+        ).error == "Unfit: the body does not fit int: Expected `int`, got `str`"
         assert (
             await scene.find("q-1")
         ).error == "Unfit: the body is bytes, and the handler takes a int"

@@ -133,7 +133,7 @@ def test_constraints_of_an_annotation_hold(mark: Any) -> None:
 
     made = make_handler(handle)
     assert made.call(claimed(6)) == 6
-    with pytest.raises(Unfit, match="the body is no "):
+    with pytest.raises(Unfit, match="the body does not fit "):
         made.call(claimed(5))
     several = decoder(dict[str, list[Annotated[int, mark]]], "f")
     assert several(claimed({"a": [6]}).message) == {"a": [6]}
@@ -144,10 +144,14 @@ def test_constraints_of_an_annotation_hold(mark: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "body", "why"),
     [
-        (Order, {"id": "x"}, r"the body is no Order: Expected `int`, got `str` - at `\$.id`"),
-        (Order, {"id": -1}, "the body is no Order: ids begin at 0"),
+        (
+            Order,
+            {"id": "x"},
+            r"the body does not fit Order: Expected `int`, got `str` - at `\$.id`",
+        ),
+        (Order, {"id": -1}, "the body does not fit Order: ids begin at 0"),
         (Order, {}, "missing required field `id`"),
-        (Line, 3, "the body is no Line"),
+        (Line, 3, "the body does not fit Line"),
         (list[int], ["a"], "Expected `int`"),
         (Order, b"\x00", "the body is bytes, and the handler takes a Order"),
         (bytes, {"id": 1}, "the body is JSON, and the handler takes bytes"),
@@ -321,7 +325,7 @@ def test_a_queue_has_one_handler() -> None:
 
 
 def test_a_url_that_is_none_is_refused() -> None:
-    with pytest.raises(bide.InvalidArgument, match="begins with none of"):
+    with pytest.raises(bide.InvalidArgument, match="names no store"):
         bide.App("nosuch://x")
 
 

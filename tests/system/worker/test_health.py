@@ -56,7 +56,7 @@ def test_health_and_logs_for_machines(tmp_path: Path) -> None:
     with worker(tmp_path, HELD_UP, *options) as process:
         wait_for(well.exists, tmp_path)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as answer:
-            assert (answer.status, answer.read()) == (200, b"well\n")
+            assert (answer.status, answer.read()) == (200, b"ok\n")
         (tmp_path / "held up").touch()
         os.kill(children(process)[0], signal.SIGKILL)
 

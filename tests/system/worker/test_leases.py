@@ -385,7 +385,7 @@ def test_an_async_handler_that_swallows_its_cancellation_is_given_up(
             await until(lambda: not runner.consumers["q"].running)
 
     scene.play(story())
-    assert "goes on past its timeout and keeps its place; 1 of 2 places" in caplog.text
+    assert "is still running after its timeout and keeps its place; 1 of 2 places" in caplog.text
 
 
 def test_a_queue_without_a_place_left_is_stuck_until_one_returns(

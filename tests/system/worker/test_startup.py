@@ -64,7 +64,7 @@ app.handler("q")(lambda body: None)
                 "queue",
             ),
             ("", (), 2, "jobs has no 'app'; make one there with: app = bide.App()"),
-            ("app = 3", (), 2, "jobs has something else than a bide.App as 'app'"),
+            ("app = 3", (), 2, "'app' of jobs is not a bide.App"),
             ("import bide; work = bide.App()", (), 2, "jobs has no 'app'; it has: jobs:work"),
             ("import bide; app = bide.App()", (), 2, "the app has no handlers"),
             (APP, ("--queues", "r"), 2, "queue 'r' has no handler in the app; it has: q"),
@@ -89,7 +89,7 @@ app.handler("q")(lambda body: None)
                 2,
                 "memory:// lives in one process, and 2 are to share it",
             ),
-            (APP, ("--url", "nonsense"), 2, "'nonsense' begins with none of"),
+            (APP, ("--url", "nonsense"), 2, "'nonsense' names no store"),
         ],
     ),
 )

@@ -175,9 +175,9 @@ def test_a_body_that_does_not_fit_is_an_error(app: bide.App, store: ScratchStore
 
     store.queue("q").put({"id": "x"})
     with ManualWorker(app, store) as worker:
-        with pytest.raises(Exception, match="the body is no Order"):
+        with pytest.raises(Exception, match="the body does not fit Order"):
             worker.run_due()
-    store.assert_dead("q", error="the body is no Order")
+    store.assert_dead("q", error="the body does not fit Order")
 
 
 def test_jobs_run(app: bide.App, store: ScratchStore) -> None:

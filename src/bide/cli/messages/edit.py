@@ -24,7 +24,7 @@ CLEARED = ("expires", "group", "headers", "repeat")
 @option.expires
 @option.headers("A header; all together replace those there are")
 @option.flag("--no-expires", help="Without a limit of time.")
-@option.flag("--no-group", help="Of no group.")
+@option.flag("--no-group", help="Take it out of its group.")
 @option.flag("--no-headers", help="Without headers.")
 @option.when
 @option.repeat

@@ -23,7 +23,7 @@ def counts(store: CommandStore, out: Output, queue: str) -> None:
       died, revived                      dead letters since then
       retried                            failed attempts, followed by another
       lapsed                             leases that ended without an ack
-      kept ("remembered" on a terminal)  ids of acked and expired messages
+      kept                               ids of acked and expired messages
       keep                               milliseconds for which these are refused
       paused                             whether claims get nothing
       oldest                             when the oldest due message was due
@@ -40,7 +40,7 @@ def counts(store: CommandStore, out: Output, queue: str) -> None:
         facts = facts_of(counts)
         out.report({"queue": queue, **facts} if out.as_json else facts)
         return
-    numbers = msgspec.structs.asdict(counts.sizes) | {"remembered": counts.kept}
+    numbers = msgspec.structs.asdict(counts.sizes) | {"kept": counts.kept}
     numbers |= msgspec.structs.asdict(counts.flow)
     rows = [
         [(name, "dim"), counted(number, STYLES.get(name, ""))] for name, number in numbers.items()

@@ -15,7 +15,9 @@ from bide.model.message import State
     "The state. For acked and expired: forget these messages and their ids.",
     required=True,
 )
-@option.moment("--before", "Only what entered the state (delayed, ready: is due) before then.")
+@option.moment(
+    "--before", "Only those that entered the state (if delayed or ready: are due) before."
+)
 @option.flag("--dry-run", help="Only count, and show the first.")
 @option.undo
 @option.flag("-y", "--yes", help="Do not ask.")

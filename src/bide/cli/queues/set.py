@@ -32,7 +32,9 @@ def set_(store: CommandStore, out: Output, queue: str, **given: Any) -> None:
       bide set calls --rate 100/m --group-limit 1
     """
     if all(value is None for value in given.values()):
-        raise usage_error("set needs what to set, such as --keep, --history or --limit")
+        raise usage_error(
+            "nothing to set: give at least one setting, such as --keep, --history or --limit"
+        )
     existed = store.has(queue)
     configuration = store.queue(queue).configure(**given)
     if not existed:

@@ -40,7 +40,7 @@ def doctor(store: str | None, url: str | None, as_json: bool, **options: bool) -
     for finding in findings:
         _print(out, finding)
     if not findings and out.terminal:
-        out.text(("✓ ", "green"), f"nothing endangers {mask(store_url)}")
+        out.text(("✓ ", "green"), f"no problems found in {mask(store_url)}")
     if any(finding.level == "danger" for finding in findings):
         click.get_current_context().exit(NOT_DONE)
 

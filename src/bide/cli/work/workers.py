@@ -64,7 +64,7 @@ def list_(store: CommandStore, out: Output) -> None:
         facts=lambda worker: _facts(worker, declared),
         line=_line,
         cells=lambda worker: _cells(worker, declared),
-        empty=f"no worker reports that it is alive in {store.shown}",
+        empty=f"no running workers in {store.shown}",
     )
     if listing.partly:
         warn("there are more: of each namespace, 256 KiB of reports are read, and 1,000 at most")

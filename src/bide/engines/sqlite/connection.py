@@ -223,8 +223,8 @@ def translate(error: Exception, path: Path, timeout: float) -> StoreError:
             )
         case sqlite3.SQLITE_NOTADB:
             return errors.NotAStore(
-                f"{path} is not a SQLite database; it was left as it is. Name another file, bide "
-                "makes it"
+                f"{path} is not a SQLite database; it was left as it is. Name another file; "
+                "bide creates it"
             )
         case sqlite3.SQLITE_CORRUPT:
             return errors.StoreCorrupt(

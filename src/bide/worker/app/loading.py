@@ -64,8 +64,9 @@ def load(target: str, url: str | None = None, *, celery: bool = False) -> App:
         return named_object
     apps = _apps(module)
     hint = f"; it has: {', '.join(apps)}" if apps else "; make one there with: app = bide.App()"
-    what = "has no" if named_object is None else "has something else than a bide.App as"
-    raise InvalidArgument(f"{module_name} {what} {name!r}{hint}")
+    if named_object is None:
+        raise InvalidArgument(f"{module_name} has no {name!r}{hint}")
+    raise InvalidArgument(f"{name!r} of {module_name} is not a bide.App{hint}")
 
 
 def load_task(target: str) -> Task[..., Any]:

@@ -49,7 +49,7 @@ async def serve_health(
                 await reader.readuntil(b"\r\n\r\n")
             reason = trouble()
             status = "200 OK" if reason is None else "503 Service Unavailable"
-            body = "".join(f"{line}\n" for line in (reason or "well", *notices()))
+            body = "".join(f"{line}\n" for line in (reason or "ok", *notices()))
             head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n"
             head += f"Content-Length: {len(body.encode())}\r\nConnection: close\r\n\r\n"
             writer.write((head + body).encode())
