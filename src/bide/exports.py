@@ -168,6 +168,6 @@ def _item(text: str | bytes, number: int, max_body: int) -> Item:
         )
     except (msgspec.DecodeError, InvalidArgument, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(
-            f"line {number} is no message of an export: {error}; the lines of earlier "
+            f"line {number} is not a message of an export: {error}; the lines of earlier "
             "commits are in the queue, fix the line and import again"
         ) from error

@@ -68,7 +68,7 @@ def export_lines(stream: IO[bytes], max_body: int) -> Iterator[bytes]:
         number += 1
         if len(line) > most:
             raise usage_error(
-                f"line {number} has more than {most:,} bytes, so it is no message of an export "
+                f"line {number} has more than {most:,} bytes, so it is not a message of an export "
                 "with bodies of up to --max-body; the rest was not read, and the lines of earlier "
                 "commits are in the queue"
             )

@@ -257,7 +257,7 @@ rule_times = together(
         "--timezone",
         type=read_zone,
         metavar="ZONE",
-        help="Of --cron: Europe/Berlin; UTC by default.",
+        help="The time zone of --cron, as Europe/Berlin; UTC by default.",
     ),
 )
 rule_bounds = together(
@@ -292,7 +292,12 @@ def put_options(message_options: Decorator) -> Decorator:
         ),
     )
     existing_id = together(
-        choice("--on-conflict", ["keep", "replace", "raise"], "If the id exists already.", "keep"),
+        choice(
+            "--on-conflict",
+            ["keep", "replace", "raise"],
+            "What to do if the id exists already.",
+            "keep",
+        ),
         if_version,
     )
     spread = time(

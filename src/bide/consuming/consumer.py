@@ -433,7 +433,7 @@ class Consumer(Claimer):
                 logging.WARNING,
                 handling,
                 "running",
-                "%s has run for %s, and goes on",
+                "%s has been running for %s",
                 handler.name,
                 format_duration(handler.warn_after * 1000),
             )
@@ -545,7 +545,8 @@ class Consumer(Claimer):
             handling,
             "timeout",
             "%s is still running after its timeout and keeps its place; %d of %d places are taken "
-            "this way. Let it check delivery.lost; an async one must raise asyncio.CancelledError again",
+            "this way. Let it check delivery.lost; an async one must raise asyncio.CancelledError "
+            "again",
             handling.handler.name,
             sum(other.overran for other in self.running),
             self.queue_handlers.concurrency,
@@ -581,7 +582,7 @@ class Consumer(Claimer):
             logging.ERROR,
             handling,
             "stopping",
-            "%s goes on after it was asked to stop, and keeps its place; it must raise "
+            "%s is still running after it was asked to stop, and keeps its place; it must raise "
             "asyncio.CancelledError again",
             handling.handler.name,
         )

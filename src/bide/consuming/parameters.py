@@ -412,5 +412,5 @@ class Parameters:
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            return f"{self._name}{self} cannot be called so: {error}"
+            return f"{self._name}{self} cannot be called like this: {error}"
         return f"{self._name}{self} gets its delivery from the worker; leave it out"

@@ -84,7 +84,7 @@ class Sessions:
         # Not by the id in `caller`: the subject of a JWT may be the id of another user's token.
         token = await service.tokens.known(text)
         if token is None:
-            raise AccessDenied("only a token of bide begins a session, no JWT")
+            raise AccessDenied("only a bide token can begin a session, not a JWT")
         now = service.clock.now()
         expires = now + SESSION_MS
         name = self._table.begin(token.id, now, expires)

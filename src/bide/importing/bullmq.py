@@ -79,7 +79,7 @@ class BullMQSource(SourceQueue):
         """Return the job: its name is in the header, its data is the body."""
         [job] = content
         if not {b"name", b"data", b"timestamp"} <= job.keys():
-            raise NotTakenOver("it is no job of BullMQ 5 or 6, or a marker of an older version")
+            raise NotTakenOver("it is not a job of BullMQ 5 or 6, or a marker of an older version")
         self._refuse(job)
         is_delayed = entry.place.key.endswith(b":delayed")
         return self._job(

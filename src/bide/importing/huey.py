@@ -136,7 +136,7 @@ class HueySource(SourceQueue):
         """Return the fields of a message, by name.
 
         Raises:
-            NotTakenOver: it is no message of Huey that can be read.
+            NotTakenOver: it is not a message of Huey that can be read.
             Pickled: pickles are not to be read.
         """
         stored = entry.member[_STAMP:] if self._has_stamp(entry) else entry.member
@@ -148,7 +148,7 @@ class HueySource(SourceQueue):
             raise Pickled
         fields = plain(data, {"huey.registry.Message": _Message})
         if not isinstance(fields, _Message) or len(fields) < _FEWEST:
-            raise NotTakenOver("it is no message of Huey 2 or 3")
+            raise NotTakenOver("it is not a message of Huey 2 or 3")
         return dict(zip(_FIELDS, fields, strict=False))
 
 

@@ -55,7 +55,7 @@ class _Reader(pickle.Unpickler):
             return replacement
         if (module, name) in _PLAIN_TYPES:
             return super().find_class(module, name)
-        raise NotTakenOver(f"its pickle has a {module}.{name}, which is no plain value")
+        raise NotTakenOver(f"its pickle has a {module}.{name}, which is not a plain value")
 
 
 def plain(data: bytes, replacements: dict[str, type] | None = None) -> Any:

@@ -249,5 +249,5 @@ def due_at(seconds: float) -> int:
     """
     due = seconds * 1000
     if not 0 <= due <= LATEST:
-        raise NotTakenOver(f"{seconds!r} is no time before the year 2100")
+        raise NotTakenOver(f"{seconds!r} is not a time before the year 2100")
     return round(due)

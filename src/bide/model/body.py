@@ -350,7 +350,7 @@ def decode(data: bytes, is_json: bool) -> Any:
         return _decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UnreadableBody(
-            f"the body is no JSON that can be read ({error}), and was put without a check: its "
+            f"the body is not readable JSON ({error}), and was put without a check: its "
             "bytes are in `message.data`"
         ) from error
 

@@ -282,7 +282,7 @@ def _grouped(rows: Sequence[Row]) -> tuple[Collection[list[Row]], dict[int, str]
         try:
             command = row.command
         except msgspec.MsgspecError as error:
-            unreadable[row.number] = f"this is no command that bide knows: {error}"
+            unreadable[row.number] = f"this is not a command that bide knows: {error}"
             continue
         if isinstance(command, cmd.Put):  # those of one kind into a queue go together
             groups[command.queue, command.on_conflict].append(row)

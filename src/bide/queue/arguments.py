@@ -52,7 +52,7 @@ def checked_version(value: str) -> str:
     """Return a valid version of a message."""
     if not isinstance(value, str) or not _VERSION.fullmatch(value):
         raise InvalidArgument(
-            f"if_version={value!r} is no version; give the version of the message you read"
+            f"if_version={value!r} is not a version; give the version of the message you read"
         )
     return plain_text(value)
 
@@ -152,7 +152,7 @@ def ids_of(ids: Iterable[str]) -> list[str]:
     """
     is_list = isinstance(ids, list)  # asked first: to look for the abstract types takes long
     if not is_list and (isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Iterable)):
-        raise InvalidArgument(f"ids must be several: a list of str, not a {type(ids).__name__}")
+        raise InvalidArgument(f"ids must be a list of str, not a {type(ids).__name__}")
     return [check_name(id) for id in ids]
 
 

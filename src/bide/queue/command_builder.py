@@ -232,7 +232,7 @@ class CommandBuilder:
         where = self.where(group, after, before)
         if where is None:
             raise InvalidArgument(
-                "cancel needs to know what: an id, group=, after= or before=; to empty the queue "
+                "cancel needs an id, group=, after= or before=; to empty the queue "
                 'use purge(state="delayed") and purge(state="ready")'
             )
         return cmd.Cancel(
@@ -314,7 +314,7 @@ class CommandBuilder:
         changes_due = delay is not None or at is not None
         if body is UNSET and not changed and not changes_due and repeat is UNSET:
             raise InvalidArgument(
-                "edit needs to know what to change: body=, priority=, expires=, attempts=, group=, "
+                "edit needs at least one change: body=, priority=, expires=, attempts=, group=, "
                 "headers=, repeat=, delay= or at="
             )
         for name, option in OPTIONS.items():

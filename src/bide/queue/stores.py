@@ -235,7 +235,7 @@ def ask_to_stop(lane: Lane, holder: str, actor: str, wait: Duration) -> bool:
     workers = [worker for worker in read_workers(lane).workers if worker.holder == holder]
     if not workers:
         raise InvalidArgument(
-            f"no worker {holder!r} reports that it is alive; `bide workers` lists those that do"
+            f"no running worker is named {holder!r}; `bide workers` lists them all"
         )
     stop_queues = [worker.stops for worker in workers if worker.stops is not None]
     if not stop_queues:

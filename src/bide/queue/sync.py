@@ -471,7 +471,7 @@ class Queue(BaseQueue):
                 return self._run(stopping(command, waits=True), wait=wait_seconds(wait))
             return self._execute(command, partial(only_outcome, command), within=within)
         if if_due is not None or if_version is not None:
-            raise InvalidArgument("if_due= and if_version= are for one message: name its id")
+            raise InvalidArgument("if_due= and if_version= are for one message: give its id")
         command = self._builder.cancel_where(group, after, before, dry_run, running=running)
         check_undo(undo, several=True, dry_run=dry_run, within=within)
         if undo:
@@ -631,9 +631,11 @@ class Queue(BaseQueue):
             check_undo(undo, several=False, dry_run=dry_run, within=within)
             return self._execute(command, partial(only_outcome, command), within=within)
         if group is None:
-            raise InvalidArgument("reschedule needs to know what: an id, or group=")
+            raise InvalidArgument("reschedule needs an id, or group=")
         if if_due is not None or if_version is not None or within is not None:
-            raise InvalidArgument("if_due=, if_version= and within= are for one message: name it")
+            raise InvalidArgument(
+                "if_due=, if_version= and within= are for one message: give its id"
+            )
         command = self._builder.reschedule([], delay, at, None)
         check_undo(undo, several=True, dry_run=dry_run, within=within)
         if undo:

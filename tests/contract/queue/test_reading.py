@@ -504,7 +504,7 @@ def test_lines_by_hand_need_little(orders: Any) -> None:
 def test_a_bad_line_is_named_by_its_number(make: Any, line: str | bytes, cause: str) -> None:
     orders = make(max_body=100)
     lines = ['{"id": "ok", "due": 1, "body": 1}', "", line, '{"id": "ok2", "due": 1, "body": 1}']
-    with pytest.raises(InvalidArgument, match="line 3 is no message of an export") as raised:
+    with pytest.raises(InvalidArgument, match="line 3 is not a message of an export") as raised:
         orders.load(lines)
     assert cause in str(raised.value)
     assert "fix the line and import again" in str(raised.value)

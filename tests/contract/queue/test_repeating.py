@@ -348,7 +348,9 @@ def test_an_export_carries_rule_and_run(reminders: bide.Queue) -> None:
     assert reminders.load(lines).stored == 1
     assert reminders.get("ann") == before
     broken = lines[0].replace('\\"every\\"', '\\"weekly\\"')
-    with pytest.raises(bide.InvalidArgument, match=r"line 1 is no message of an export: .* rule"):
+    with pytest.raises(
+        bide.InvalidArgument, match=r"line 1 is not a message of an export: .* rule"
+    ):
         reminders.load([broken])
 
 

@@ -191,10 +191,13 @@ def test_arguments_by_position(run: Bide, module: str, url: str) -> None:
     ("arguments", "why"),
     [
         ("expire forty", r"order= of \w+\.expire does not fit: Expected `int`, got `str`"),
-        ("expire", "cannot be called so: missing a required argument: 'order'"),
-        ("expire 1 2", "cannot be called so: too many positional arguments"),
-        ("expire 1 raeson=x", "cannot be called so: got an unexpected keyword argument 'raeson'"),
-        ("expire 1 order=1", "cannot be called so: multiple values for argument 'order'"),
+        ("expire", "cannot be called like this: missing a required argument: 'order'"),
+        ("expire 1 2", "cannot be called like this: too many positional arguments"),
+        (
+            "expire 1 raeson=x",
+            "cannot be called like this: got an unexpected keyword argument 'raeson'",
+        ),
+        ("expire 1 order=1", "cannot be called like this: multiple values for argument 'order'"),
         ("expire order=1 order=2", "order= is given twice"),
         ("typed id=x", r"id= of \w+\.typed does not fit: Expected `int`, got `str`"),
         ("typed number=1.5", "number= of .* does not fit: Expected `int`, got `float`"),
@@ -215,7 +218,7 @@ def test_arguments_that_the_task_refuses(
     [
         ("{}:nothing", r"has no task 'nothing'; it has: \w+:expire, \w+:_hidden, \w+:first, "),
         ("{}:app", r"has no task 'app'; it has: "),
-        ("{}:plain", "plain is no task; decorate it with @app.task"),
+        ("{}:plain", "plain is not a task; decorate it with @app.task"),
         ("{}:twice", "several apps of .* have a task 'twice'; write the name of its function"),
         ("{}", "names no task; write module:task, as in: bide call shop:expire"),
         ("shop/tasks.py:expire", "names no task"),

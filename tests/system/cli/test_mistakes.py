@@ -307,7 +307,7 @@ def test_a_lease_that_is_too_long_is_told_as_a_duration(run: Bide) -> None:
 def test_a_worker_that_is_not_there_cannot_be_stopped(run: Bide) -> None:
     result = run("workers", "stop", "nope")
     assert (result.stdout, result.exit_code) == ("", 1)
-    assert result.stderr.startswith("error: no worker 'nope' reports that it is alive; `bide work")
+    assert result.stderr.startswith("error: no running worker is named 'nope'; `bide work")
 
 
 @pytest.mark.usefixtures("root_log")

@@ -42,4 +42,4 @@ def test_search_says_how_to_go_on(run: Bide) -> None:
 def test_search_needs_to_know_what(run: Bide) -> None:
     result = run("search", "order-1")
     assert result.exit_code == 2
-    assert "search needs to know what: --id, " in result.stderr
+    assert "search needs a condition: --id, " in result.stderr

@@ -252,7 +252,7 @@ def test_nothing_chosen_is_an_error(ann: Visitor, orders: bide.Queue) -> None:
     orders.put(1)
     reply = ann.do("cancel", queue="orders")
     assert reply.status == 400
-    assert "No message was chosen" in reply.text
+    assert "No message is selected" in reply.text
 
 
 def test_an_unknown_action_is_404(ann: Visitor) -> None:

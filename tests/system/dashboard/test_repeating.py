@@ -281,7 +281,7 @@ def test_lists_mark_what_repeats_and_what_is_held(ann: Visitor, mail: bide.Queue
 def test_a_cancel_tells_that_all_runs_are_cancelled(ann: Visitor, mail: bide.Queue) -> None:
     mail.put(1, id="a", repeat=MONDAYS)
     mail.put(1, id="plain", delay=60)
-    warning = "Those that repeat (↻) do so no longer."
+    warning = "Those that repeat (↻) stop repeating."
     assert warning in ann.do("cancel", queue="mail", id="a").text
     assert warning not in ann.do("cancel", queue="mail", id="plain").text
 

@@ -44,7 +44,7 @@ def test_all_that_match_a_filter_are_cancelled_and_taken_back(
 ) -> None:
     for given in ("group=g", "state=all&group=g", "state=delayed&after=2099-01-01"):
         page = ann.get(f"/queue?queue=orders&{given}").text
-        assert ("With all that wait and match the filter:" in page) == ("group" in given)
+        assert ("All waiting messages that match the filter:" in page) == ("group" in given)
     assert "With all" not in ann.get("/queue?queue=orders&state=delayed&group=g").text
     assert "With all" not in ann.get("/queue?queue=orders&group=g&error=x").text
     assert "With all" not in ann.get("/queue?queue=orders").text

@@ -186,7 +186,7 @@ def test_a_pickled_object_of_the_program_is_refused(broker: Broker, orders: bide
 
     rq.Queue("default", connection=broker.client).enqueue("shop.expire", bide.Backoff())
     done = bide.take_over(orders, "rq", broker.store_url, allow_pickle=True)
-    assert "bide.model.backoff.Backoff, which is no plain value" in str(done.reasons)
+    assert "bide.model.backoff.Backoff, which is not a plain value" in str(done.reasons)
     assert (done.refused, broker.client.llen("rq:queue:default")) == (1, 1)
 
 

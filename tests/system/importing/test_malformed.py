@@ -168,7 +168,7 @@ def test_nothing_else_is_called(
     call: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(NotTakenOver, match="which is no plain value"):
+    with pytest.raises(NotTakenOver, match="which is not a plain value"):
         plain(pickle.dumps({"args": [call]}))
     assert list(tmp_path.iterdir()) == []
 

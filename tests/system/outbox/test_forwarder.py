@@ -122,7 +122,7 @@ def test_a_row_that_says_nothing_is_set_aside(orders: bide.Queue, url: str, shop
     forward(orders, url)
     assert sorted(message.id for message in orders.scan()) == ["a", "c"]
     ((reason,),) = rows(shop, "bide_outbox_dead", "reason")
-    assert reason.startswith("this is no command that bide knows")
+    assert reason.startswith("this is not a command that bide knows")
 
 
 def test_a_store_that_is_away_is_waited_for(url: str, shop: Any, orders: bide.Queue) -> None:

@@ -44,7 +44,7 @@ def test_all_of_a_message_counts(serve: Serve, make_token: Any) -> None:
     client = serve(auth="required", quotas=quotas).with_token(make_token("shop", "admin"))
     assert client.put(f"{Q}/messages/{'i' * 100}", {"body": "x" * 898}).status == 201
     over = client.put(f"{Q}/messages/{'j' * 100}", {"body": "x" * 899})
-    assert (over.status, over.problem["title"]) == (413, "That is too large")
+    assert (over.status, over.problem["title"]) == (413, "Too large")
     assert "take 1,001 bytes, the namespace may use 1,000 for a message" in over.problem["detail"]
     large = "y" * 1_000
     assert client.post(f"{Q}/messages", {"body": 1, "headers": {"h": large}}).status == 413
@@ -337,7 +337,7 @@ def test_requests_and_answers_of_a_namespace_have_a_rate(
     shop = server.with_token(make_token("shop", "admin"))
     assert shop.post(f"{Q}/messages", {"body": "x" * 1_000}).status == 201
     refused = shop.get(f"{Q}/messages/a")
-    assert (refused.status, refused.problem["title"]) == (429, "Too much a second")
+    assert (refused.status, refused.problem["title"]) == (429, "Rate limit exceeded")
     assert 1_900 <= int(refused.headers["retry-after"]) <= 2_400
     assert "may take 0.5 bytes a second" in refused.problem["detail"]
     other = server.with_token(make_token("mail", "admin"))

@@ -341,7 +341,7 @@ def test_one_is_held_resumed_and_run_now(client: Client, clock: FakeClock) -> No
 @pytest.mark.parametrize("verb", ["hold", "resume", "run-now"])
 def test_what_cannot_be_held(client: Client, clock: FakeClock, verb: str) -> None:
     missing = client.post(f"{ONE}/{verb}")
-    assert (missing.status, missing.problem["title"]) == (404, "There is no such thing")
+    assert (missing.status, missing.problem["title"]) == (404, "Not found")
     client.put(ONE, {"body": 1})
     plain = client.post(f"{ONE}/{verb}")
     assert (plain.status, "'a' does not repeat" in plain.problem["detail"]) == (400, True)

@@ -146,7 +146,7 @@ def test_a_process_whose_reports_cannot_be_read_is_killed(
             assert await process.over == -signal.SIGKILL
 
     asyncio.run(story())
-    assert "sends what is no report (DecodeError(" in caplog.text
+    assert "sends something that is not a report (DecodeError(" in caplog.text
 
 
 @pytest.mark.process

@@ -133,7 +133,7 @@ def test_one_is_held_while_no_run_is_due() -> None:
         (
             Every("90s", start=1e9, until=2e9, times=1, missed="all"),
             "every 1m30s, from 2001-09-09 01:46:40 UTC, until 2033-05-18 03:33:20 UTC, 1 time, "
-            "missed runs are all made up for",
+            "each missed run is delivered",
             "每 1m30s，自 2001-09-09 01:46:40 UTC 起，至 2033-05-18 03:33:20 UTC，共 1 次，"  # noqa: RUF001
             "错过的运行逐次补上",
         ),

@@ -69,7 +69,7 @@ def test_a_lifespan_that_makes_something_else(wrong: Any) -> None:
             pass
 
     with pytest.raises(
-        bide.InvalidArgument, match=r"returned .*, which is no context manager; let it"
+        bide.InvalidArgument, match=r"returned .*, which is not a context manager; let it"
     ):
         asyncio.run(story())
 

@@ -313,10 +313,10 @@ def takes_a_class(order: Plain) -> None: ...
         (only_by_position, r"takes order by position;.*remove the /"),
         (needs_delivery, r"write delivery: bide.Handling \| None = None"),
         (generates, "is a generator: calling it runs nothing"),
-        (Plain, "is no function; classes are for @app.job"),
+        (Plain, "is not a function; classes are for @app.job"),
         (Shop.close, "Shop.close is a method, and a message carries no self; .*@staticmethod"),
         (takes_a_class, r"order= of .* takes a Plain, which no body can be decoded into"),
-        ("orders", r"'orders' is no function; name the queue .* @app.task\(queue=...\)"),
+        ("orders", r"'orders' is not a function; a queue is named .* @app.task\(queue=...\)"),
     ],
     ids=range(8),
 )

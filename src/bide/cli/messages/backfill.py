@@ -36,9 +36,7 @@ def backfill(
         --before 2026-11-08T00:00Z
     """
     if after is None or before is None:
-        raise usage_error(
-            "backfill needs to know which runs: those --after a time and --before one"
-        )
+        raise usage_error("backfill needs a span: --after and --before")
     orders = store.existing(queue)
     if orders.get(id) is None:
         warn(orders.explain(id).sentence)

@@ -21,9 +21,9 @@ from bide.queue.steps import after_stop
 @on_store(option.queue, click.argument("ids", nargs=-1, metavar="[ID]..."), option.rule)
 @option.if_due
 @option.if_version
-@option.flag("--running", help="Also ask the workers of those that run to stop.")
+@option.flag("--running", help="Also ask the workers of running messages to stop.")
 @option.time("--wait", "With ids and --running: how long to wait until they have ended.")
-@option.flag("--dry-run", help="With a rule: only count, and show the first.")
+@option.flag("--dry-run", help="With a rule: only count the messages, and show the first ones.")
 @option.undo
 def cancel(
     store: CommandStore,

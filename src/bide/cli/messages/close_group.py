@@ -11,7 +11,7 @@ from bide.cli.times import local
 
 @on_any_store(option.queue, click.argument("group"))
 @option.time("--keep", "For how long it is closed.", "1d")
-@option.flag("--running", help="Also ask the workers of messages that run to stop.")
+@option.flag("--running", help="Also ask the workers of running messages to stop.")
 def close_group(
     store: CommandStore, out: Output, queue: str, group: str, keep: float, running: bool
 ) -> None:

@@ -23,12 +23,12 @@ CLEARED = ("expires", "group", "headers", "repeat")
 @option.changed
 @option.expires
 @option.headers("A header; all together replace those there are")
-@option.flag("--no-expires", help="Without a limit of time.")
+@option.flag("--no-expires", help="Let it never expire.")
 @option.flag("--no-group", help="Take it out of its group.")
 @option.flag("--no-headers", help="Without headers.")
 @option.when
 @option.repeat
-@option.flag("--no-repeat", help="Let it repeat no longer: this run is its last one.")
+@option.flag("--no-repeat", help="Stop repeating: this run is its last one.")
 @option.if_version
 @option.max_body
 def edit(
@@ -78,9 +78,7 @@ def edit(
     elif form is not None:
         raise usage_error(f"--{form} says what the body is; give the new body, or leave it out")
     if value is UNSET and not changes:
-        raise usage_error(
-            "edit needs to know what to change: a new body, or an option such as --priority"
-        )
+        raise usage_error("nothing to edit: give a new body, or an option such as --priority")
     outcome = store.queue(queue, max_body).edit(id, body=value, if_version=if_version, **changes)
     as_seen = if_version is not None
     return print_outcomes(store, out, queue, [outcome], "edited", as_seen=as_seen)

@@ -10,7 +10,9 @@ from bide.cli.store import CommandStore
 
 
 @on_store(option.queue, click.argument("ids", nargs=-1, required=True, metavar="ID..."))
-@option.choice("--language", ("en", "zh"), "Of the sentence: English or Simplified Chinese.")
+@option.choice(
+    "--language", ("en", "zh"), "The language of the sentence: English or Simplified Chinese."
+)
 def explain(
     store: CommandStore, out: Output, queue: str, ids: tuple[str, ...], language: str | None
 ) -> bool:

@@ -16,7 +16,7 @@ from bide.cli.store import CommandStore
 @on_store(option.queue, click.argument("id", required=False), option.when, option.if_due)
 @option.if_version
 @option.rule
-@option.flag("--dry-run", help="With --group: only count, and show the first.")
+@option.flag("--dry-run", help="With --group: only count the messages, and show the first ones.")
 @option.undo
 def reschedule(
     store: CommandStore,

@@ -48,7 +48,7 @@ def search(
     """
     if not any(value not in (None, False) for value in conditions.values()):
         raise usage_error(
-            "search needs to know what: --id, --group, --state, --after, --before, --error, "
+            "search needs a condition: --id, --group, --state, --after, --before, --error, "
             "--header, --body or --repeats; PREFIX only says in which queues"
         )
     query = query_of(**conditions)

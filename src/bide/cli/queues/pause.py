@@ -11,13 +11,13 @@ from bide.cli.times import read_duration, when
 
 
 @on_any_store(option.queue)
-@option.moment("--until", "When it ends by itself: as --at of bide put.")
+@option.moment("--until", "When the pause ends by itself; written like --at of bide put.")
 @click.option(
     "--for",
     "lasting",
     type=lambda text: read_duration(text, "for"),
     metavar="TIME",
-    help="How long it lasts, instead: 30s, 1h30m, or seconds.",
+    help="How long the pause lasts instead: 30s, 1h30m, or seconds.",
 )
 def pause(
     store: CommandStore, out: Output, queue: str, until: float | None, lasting: float | None

@@ -18,7 +18,7 @@ from bide.model.message import State
 @option.moment(
     "--before", "Only those that entered the state (if delayed or ready: are due) before."
 )
-@option.flag("--dry-run", help="Only count, and show the first.")
+@option.flag("--dry-run", help="Only count the messages, and show the first ones.")
 @option.undo
 @option.flag("-y", "--yes", help="Do not ask.")
 def purge(

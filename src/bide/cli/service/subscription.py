@@ -285,7 +285,7 @@ def resume(out: Output, access: Access, name: str) -> bool | None:
 
 
 @on_subscription()
-@option.time("--overlap", "How long the old secrets sign as well; 0: not at all.", "1d")
+@option.time("--overlap", "How long the old secrets stay in use as well; 0: not at all.", "1d")
 @secret_option
 @logged("rotateSecret")
 def rotate(

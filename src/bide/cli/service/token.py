@@ -115,7 +115,7 @@ def create(
 
 
 @on_store(click.argument("name", metavar="NAME"), group=token)
-@option.time("--overlap", "How long the former token is accepted as well; it ends at once without.")
+@option.time("--overlap", "How long the former token stays valid; by default it ends at once.")
 @_expires_option("How long the new token is valid, or never; by default as the former was.")
 @logged("rotateToken")
 def rotate(

@@ -18,7 +18,9 @@ LETTER = "dead letter"
 
 all_option = option.flag("--all", "everything", help="All dead letters.")
 
-dry_run_option = option.flag("--dry-run", help="Only count the dead letters, and show the first.")
+dry_run_option = option.flag(
+    "--dry-run", help="Only count the dead letters, and show the first ones."
+)
 
 
 class DeadFilter(NamedTuple):

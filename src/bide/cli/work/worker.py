@@ -12,7 +12,9 @@ from bide.cli import option
 @click.argument("target", metavar="MODULE:APP")
 @option.count("--processes", most=1_000, default=1, help="The number of worker processes.")
 @option.text("--url", "URL", "The store. By default the one of the app, else BIDE_URL.")
-@option.text("--queues", "NAMES", "These queues only, with commas; by default all that it can.", "")
+@option.text(
+    "--queues", "NAMES", "Only these queues, separated by commas; by default all of the app.", ""
+)
 @option.grace("handlers")
 @option.flag(
     "--celery",

@@ -87,7 +87,7 @@ def stop(store: CommandStore, out: Output, name: str, wait: float) -> bool:
     alive = {worker.holder for worker in read_workers(store.lane).workers}
     if name not in alive:
         raise click.ClickException(
-            f"no worker {name!r} reports that it is alive; `bide workers` lists those that do"
+            f"no running worker is named {name!r}; `bide workers` lists them all"
         )
     was_taken = ask_to_stop(store.lane, name, store.actor, wait)
     if was_taken:

@@ -76,7 +76,7 @@ class Celery(App):
     ) -> None:
         if unknown:
             raise InvalidArgument(
-                f"Celery({next(iter(unknown))}=...) is not there; the arguments are store, queue, "
+                f"Celery({next(iter(unknown))}=...) is not supported; known are store, queue, "
                 "result_ttl, lease, concurrency and lifespan"
             )
         super().__init__(store, lifespan=lifespan)
@@ -88,7 +88,7 @@ class Celery(App):
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in _NOT_THERE:
-            raise Unsupported(f"app.{name} is not there: {_NOT_THERE[name]}")
+            raise Unsupported(f"app.{name} is not supported: {_NOT_THERE[name]}")
         raise AttributeError(f"{type(self).__name__!r} has no {name!r}")
 
     @overload  # type: ignore[override]  # its tasks and options are those of Celery
@@ -115,13 +115,13 @@ class Celery(App):
         unknown = options.keys() - set(TaskOptions._fields)
         if unknown:
             raise InvalidArgument(
-                f"@app.task({min(unknown)}=...) is not there; the options are "
+                f"@app.task({min(unknown)}=...) is not supported; the options are "
                 + ", ".join(TaskOptions._fields)
             )
         task_options = TaskOptions(**options)
         if not task_options.acks_late:
             raise InvalidArgument(
-                "@app.task(acks_late=False) is not there: bide acks after the task"
+                "@app.task(acks_late=False) is not supported: bide acks after the task"
             )
 
         def register(function: Callable[..., Any]) -> Task:

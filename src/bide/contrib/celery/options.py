@@ -37,7 +37,7 @@ def message_options(
         name = next(iter(unknown))
         no_broker = "leave it out, there is no broker; see help(Celery.send_task)"
         hint = NO_CANVAS if name in _CANVAS_OPTIONS else no_broker
-        raise Unsupported(f"apply_async({name}=...) is not there: {hint}")
+        raise Unsupported(f"apply_async({name}=...) is not supported: {hint}")
     check_aware(eta=eta)
     options = {
         "delay": delay_of(countdown) if eta is None else None,

@@ -129,11 +129,11 @@ class CeleryParameters:
             call = _of_celery(body) if is_of_celery else self._of_bide(body)
         # A body may be anything, and so may what it has in place of a date or a decimal.
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise Unfit(f"its body is no call of a task ({error!r})") from error
+            raise Unfit(f"its body is not a call of a task ({error!r})") from error
         try:
             self._signature.bind(*call.args, **call.kwargs)
         except TypeError as error:
-            text = f"{self._name}{self} cannot be called so: {error}"
+            text = f"{self._name}{self} cannot be called like this: {error}"
             raise Unfit(text, self._misfit(call)) from None
         return call
 

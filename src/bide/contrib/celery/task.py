@@ -120,7 +120,7 @@ class Task(tasks.Task[..., Any]):
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in _NOT_THERE:
-            raise Unsupported(f"{self.name}.{name} is not there: {_NOT_THERE[name]}")
+            raise Unsupported(f"{self.name}.{name} is not supported: {_NOT_THERE[name]}")
         raise AttributeError(f"a task of bide.contrib.celery has no {name!r}")
 
     @property

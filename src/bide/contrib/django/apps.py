@@ -38,7 +38,7 @@ def check_settings(app_configs: Any = None, **more: Any) -> list[CheckMessage]:
         return [Error(str(error), id="bide.E001")]
     except ConnectionDoesNotExist:
         hint = f"use one of: {', '.join(connections)}"
-        text = f"BIDE['DATABASE'] = {bide_settings.database!r} is no alias of DATABASES"
+        text = f"BIDE['DATABASE'] = {bide_settings.database!r} is not an alias in DATABASES"
         return [Error(text, hint=hint, id="bide.E002")]
     if lives_alone(url):
         if connection.vendor == "sqlite" and connection.is_in_memory_db():

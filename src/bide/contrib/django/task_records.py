@@ -66,7 +66,7 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         """
         task = import_string(self.task)
         if not isinstance(task, Task):
-            raise ImportError(f"{self.task} is no task of Django")
+            raise ImportError(f"{self.task} is not a task of Django")
         return task.using(
             priority=self.priority,
             queue_name=self.queue,

@@ -61,7 +61,7 @@ def address_of(parts: SplitResult) -> tuple[HttpAddress, float]:
         raise InvalidArgument(f"?timeout={timeout:g} must be longer than 0")
     token = unquote(parts.password or parts.username or "") or os.environ.get("BIDE_TOKEN", "")
     if not token.isascii() or not token.isprintable():
-        raise InvalidArgument("the token in the URL, or in BIDE_TOKEN, is no token of bide's")
+        raise InvalidArgument("the token in the URL, or in BIDE_TOKEN, is not a bide token")
     address = HttpAddress(
         tls=parts.scheme == "https",
         host=host,

@@ -238,7 +238,7 @@ class HttpConnection:
         self.close()
         shown = self._address.shown
         if answered_id is None and method == "GET":
-            raise NotAStore(f"{shown} answers, but is no server of bide's, or an older one")
+            raise NotAStore(f"{shown} answers, but is not a bide server, or an older one")
         error_type = StoreUnavailable if method == "GET" else OutcomeUnknown
         raise error_type(
             f"{shown} gave an answer that is not that of the request; what was asked may have been "

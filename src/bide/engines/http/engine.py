@@ -109,7 +109,7 @@ class HttpEngine:
             of_store = msgspec.json.decode(data, type=_About).capabilities
         except msgspec.DecodeError:
             shown = self._address.shown
-            raise errors.NotAStore(f"{shown} answers, but is no server of bide's") from None
+            raise errors.NotAStore(f"{shown} answers, but is not a bide server") from None
         # What a claim of this process has leased, the server cannot know to be lost.
         return msgspec.structs.replace(of_store, loses_replies=True, recovers=False)
 
@@ -155,7 +155,7 @@ class HttpEngine:
         if len(answer.replies) != len(batch.commands):
             raise OutcomeUnknown(
                 f"{self._address.shown} answered {len(answer.replies)} of {len(batch.commands)} "
-                "commands; is it a server of bide's?"
+                "commands; is it a bide server?"
             )
         # The server has read its clock about halfway between the request and its answer.
         middle_ms = (began_ns + time.time_ns()) // 2_000_000

@@ -107,7 +107,7 @@ def read_url(parts: SplitResult) -> PostgresSettings:
     is_reserved = schema.startswith("pg_")
     if not has_length or not schema.isprintable() or is_reserved or "$$" in schema:
         raise InvalidArgument(
-            f"schema={schema!r} is no name of a schema: 1 to 63 bytes, no control characters, "
+            f"schema={schema!r} is not a valid schema: 1 to 63 bytes, no control characters, "
             "not pg_..., and no $$"
         )
     host, port = address.get("host") or "localhost", address.get("port")

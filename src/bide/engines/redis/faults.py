@@ -126,7 +126,7 @@ _MEANINGS: tuple[tuple[str, type[StoreError], str], ...] = (
     (
         "[Uu]nknown (Redis )?command",
         StoreUnavailable,
-        "this is no Redis of version 7.0 or newer, or no sentinel (mostly port 26379), or it is "
+        "this is not Redis 7.0 or newer, or not a sentinel (mostly port 26379), or it is "
         "set to rename a command that bide needs (rename-command)",
     ),
     (
@@ -193,7 +193,7 @@ def no_connection(error: Exception, shown: str, address: str) -> StoreError:
     causes = (
         (
             isinstance(first, raised.InvalidResponse),
-            "what answers there is no Redis server: is it the right port?",
+            "what answers there is not a Redis server: is it the right port?",
         ),
         (
             isinstance(first, ssl.SSLCertVerificationError),

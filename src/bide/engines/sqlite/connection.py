@@ -56,7 +56,7 @@ def connect(
             the umask. A file that exists keeps its own.
 
     Raises:
-        NotAStore: the file is no SQLite database, or holds tables that are called like bide's.
+        NotAStore: the file is not a SQLite database, or holds tables that are called like bide's.
         SchemaTooNew: a newer bide made it.
         StoreError: it cannot be opened, read, or written.
     """

@@ -44,7 +44,7 @@ def examine(parts: SplitResult, longest: float) -> Sequence[Finding]:
 
     Raises:
         StoreUnavailable: there is no such file, or it has no tables of bide.
-        NotAStore: it is no SQLite database, or bide did not make its tables.
+        NotAStore: it is not a SQLite database, or bide did not make its tables.
     """
     path = file_of(parts).resolve()
     if not path.exists():
@@ -76,7 +76,7 @@ def _surroundings(path: Path, options: dict[str, list[str]]) -> list[Finding]:
     with path.open("rb") as file:  # not by SQLite, which would leave files behind
         head = file.read(20)
     if not head.startswith(b"SQLite format 3\0"):
-        raise NotAStore(f"{path} is no SQLite database")
+        raise NotAStore(f"{path} is not a SQLite database")
     files = [path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))]
     modes = {file: stat.S_IMODE(file.stat().st_mode) for file in files if file.exists()}
     checks: list[Check] = [

@@ -107,7 +107,7 @@ def _decoded(row: tuple[Any, ...], *, ranked: bool = False, checked: bool = Fals
         if {type(due), type(priority), type(attempt), type(attempts), type(expires or 0)} != _INT:
             raise TypeError(f"a number of {id!r} is no number")
         if type(data) is not str and type(data) is not bytes:
-            raise TypeError(f"the body of {id!r} is no text and no bytes")
+            raise TypeError(f"the body of {id!r} is neither text nor bytes")
     if ranked and code == DELAYED:
         rank = delayed_rank(due, priority)
     elif ranked and code == READY:

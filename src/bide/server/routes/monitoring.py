@@ -104,7 +104,7 @@ async def stop(call: ApiCall, content: wire.EmptyRequest) -> Answer:
     holder = check_name(call.request.part("holder"), "holder")
     workers = [worker for worker in (await workers_of(call)).workers if worker.holder == holder]
     if not workers:
-        raise Problem("not-found", f"no worker {holder!r} reports that it is alive")
+        raise Problem("not-found", f"no running worker is named {holder!r}")
     stops = [worker.stops for worker in workers if worker.stops is not None]
     if not stops:
         raise Problem("conflict", f"{holder} has no supervisor that you may ask to replace it")

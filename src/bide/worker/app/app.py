@@ -355,7 +355,7 @@ class App(Periodic):
 
         def register(job_class: J) -> J:
             if not isinstance(job_class, type) or not issubclass(job_class, Job):
-                raise InvalidArgument(f"{job_class!r} is no subclass of bide.Job")
+                raise InvalidArgument(f"{job_class!r} is not a subclass of bide.Job")
             if job_class.run is Job.run:
                 raise InvalidArgument(
                     f"{job_class.__name__} has no method run, which does the work; write def "
@@ -480,7 +480,7 @@ class App(Periodic):
         """
         if function is not None and not callable(function):
             raise InvalidArgument(
-                f"{function!r} is no function; name the queue of a task with @app.task(queue=...)"
+                f"{function!r} is not a function; a queue is named with @app.task(queue=...)"
             )
 
         settings = settings_of(
@@ -495,7 +495,7 @@ class App(Periodic):
 
         def register(function: Callable[P, R]) -> Task[P, R]:
             if inspect.isclass(function) or not callable(function):
-                raise InvalidArgument(f"{function!r} is no function; classes are for @app.job")
+                raise InvalidArgument(f"{function!r} is not a function; classes are for @app.job")
             check_is_no_generator(function)
             task_name = self._new_task_name(name or _name_of_task(function))
             task = Task(

@@ -37,6 +37,6 @@ async def entered(lifespan: Lifespan | None, app: object) -> AsyncIterator[None]
             yield
     else:
         raise InvalidArgument(
-            f"lifespan {name_of(lifespan)} returned {manager!r}, which is no context manager; "
+            f"lifespan {name_of(lifespan)} returned {manager!r}, which is not a context manager; "
             f"let it be {SHAPE}"
         )

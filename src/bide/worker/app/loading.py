@@ -97,7 +97,7 @@ def load_task(target: str) -> Task[..., Any]:
             f"several apps of {module_name} have a task {name!r}; write the name of its function"
         )
     if callable(named_object):
-        raise InvalidArgument(f"{target} is no task; decorate it with @app.task")
+        raise InvalidArgument(f"{target} is not a task; decorate it with @app.task")
     names = [key for key, value in vars(module).items() if isinstance(value, Task)]
     names = names or [key for app in apps.values() for key in app.tasks]
     listed = ", ".join(f"{module_name}:{key}" for key in names)

@@ -340,7 +340,7 @@ class ScheduleTicks(PeriodicUpkeep):
         try:
             return Run.of(message.run)
         except InvalidArgument as error:
-            _log.warning("%s: its run begins anew: %s", self._schedule.name, error)
+            _log.warning("%s: its run starts again: %s", self._schedule.name, error)
             return Run(self._schedule.recurrence.after(now))
 
     def _planned(self, run: Run, now: int) -> Run:

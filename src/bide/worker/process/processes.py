@@ -204,7 +204,7 @@ class Process:
                 self.reported = time.monotonic()
                 self.changed()
         except Exception as error:  # noqa: BLE001  (the process is replaced)
-            self._kill(f"sends what is no report ({error!r})")
+            self._kill(f"sends something that is not a report ({error!r})")
 
     def _kill(self, why: str) -> None:
         """Kill the process if it has not ended; `why` goes into the log."""

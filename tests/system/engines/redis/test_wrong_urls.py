@@ -44,7 +44,7 @@ def greeter() -> Iterator[int]:
 
 @pytest.mark.parametrize("form", ["redis://{}", "redis+cluster://{}", "redis+sentinel://{}/m"])
 def test_a_port_where_nobody_speaks_redis(open_engine: Open, greeter: int, form: str) -> None:
-    with pytest.raises(StoreUnavailable, match=r"what answers there is no Redis server.*port"):
+    with pytest.raises(StoreUnavailable, match=r"what answers there is not a Redis server.*port"):
         open_engine(form.format(f"127.0.0.1:{greeter}"))
 
 
