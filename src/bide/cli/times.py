@@ -116,7 +116,7 @@ def _zone(name: str) -> tzinfo:
     Raises:
         click.BadParameter: it is not known here; the error names a similar one.
     """
-    from bide.model.recurrence import zone_of
+    from bide.model.zones import zone_of
 
     try:
         return zone_of(name)
@@ -157,7 +157,8 @@ def read_cron(text: str) -> str:
     Raises:
         click.BadParameter: it is not valid; if it is too short, the shell may have divided it.
     """
-    from bide.model.recurrence import CronTimes, zone_of
+    from bide.model.recurrence import CronTimes
+    from bide.model.zones import zone_of
 
     try:
         return CronTimes(text, zone_of("UTC")).text

@@ -134,7 +134,7 @@ class Executor:
             self._execute(engine, [request], [identity])  # the next ones need those before
             if request.error is not None:
                 _log.warning(
-                    "%s: the next runs of messages that repeat were not planned: %s",
+                    "%s: messages that repeat or have a local date were not planned: %s",
                     command.queue,
                     request.error,
                 )

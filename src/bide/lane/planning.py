@@ -1,17 +1,21 @@
 """Messages that repeat, in claims: whoever claims one whose run is over plans its next run.
 
 A run is over that was acked by somebody who could not plan, has used up its attempts, came too
-late, or was missed. The caller of the claim does not see such a message.
+late, or was missed. The caller of the claim does not see such a message, nor one that is due later
+by newer rules of its time zone.
 """
 
 from collections import defaultdict
 
 import msgspec
 
+from bide.lane.local_times import later, postponing
 from bide.logs import logger
+from bide.model.command_parts import NextRun
 from bide.model.commands import Command, Lease, Put, Renew, RetryCommand
 from bide.model.errors import InvalidArgument
 from bide.model.message import Item, Message
+from bide.model.replanning import Replanned
 from bide.model.replies import Claimed, Died
 from bide.model.runs import Renewal, dead_letter, delivered_run, renewal
 
@@ -31,12 +35,19 @@ def planned(queue: str, reply: Claimed) -> tuple[Claimed, list[Command]]:
     dead_letters: list[Item] = []
     died: list[Died] = []
     unreadable: list[tuple[Lease, InvalidArgument]] = []
+    postponed: list[tuple[Message, Lease, Replanned]] = []
     for message, lease in zip(reply.messages, reply.leases, strict=True):
+        anew = later(message, queue, reply.now)
         if not message.repeats:
-            kept.append(message)
+            if anew is None:
+                kept.append(message)
+            else:
+                postponed.append((message, lease, anew))
             continue
         try:
             plan = renewal(message, reply.now)
+            if plan is None and anew is not None:
+                plan = Renewal("ended", NextRun(anew.due, anew.run or ""))
             if plan is None:
                 kept.append(delivered_run(message, reply.now))
                 continue
@@ -52,6 +63,7 @@ def planned(queue: str, reply: Claimed) -> tuple[Claimed, list[Command]]:
     commands: list[Command] = []
     if dead_letters:
         commands.append(Put(queue, dead_letters))
+    commands += postponing(queue, postponed, reply.now)
     for pairs in renewals.values():
         leases = [lease for lease, _ in pairs]
         next_runs = [plan.next for _, plan in pairs]

@@ -231,8 +231,8 @@ class Edit(_ById, frozen=True, tag="edit"):
 
     All else stays: the attempts made, the failures, and the due time unless `at` or `delay` (from
     now) gives another one, which a dead letter cannot have. A dead letter in transit to another
-    store (`IN_TRANSIT`) stays as it is. Answers `Outcomes`. `if_due` and `if_version` as for
-    `Cancel`.
+    store (`IN_TRANSIT`) stays as it is. Answers `Outcomes`. `if_due`, `if_version` and `versions`
+    as for `Cancel`.
     """
 
     data: bytes | UnsetType = UNSET
@@ -250,6 +250,7 @@ class Edit(_ById, frozen=True, tag="edit"):
     delay: Ms | None = None
     if_due: UnixMs | None = None
     if_version: str | None = None
+    versions: _Strings = []
 
     outcome_type: ClassVar[type[Outcome]] = EditOutcome
 

@@ -28,6 +28,8 @@ class InternalQueue(Enum):
     """Windows of a source: each source has a queue whose name begins with this."""
     DECLARED = f"{INTERNAL_PREFIX}declared"
     """Settings that apps declare, as they were applied last: one message for each queue."""
+    ZONES = f"{INTERNAL_PREFIX}zones"
+    """By which version of time zones the messages of each queue are planned: one message each."""
     TOKENS = f"{SERVER_NAMESPACE}/tokens"
     """Access tokens, without their secrets."""
     KEYS = f"{SERVER_NAMESPACE}/keys"

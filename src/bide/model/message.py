@@ -15,6 +15,7 @@ from bide.model.progress import Progress
 from bide.model.times import Duration, Moment, Ms, UnixMs, to_datetime
 
 if TYPE_CHECKING:
+    from bide.model.local_date import LocalDate
     from bide.model.repeat import Repeat
 
 State = Literal["delayed", "ready", "leased", "dead", "acked", "expired"]
@@ -95,7 +96,8 @@ class _Put(Options, kw_only=True):
     """The options of a put that Python, the command line and HTTP take in different forms."""
 
     delay: Duration | None = None
-    at: Moment | None = None
+    at: Moment | str | None = None
+    timezone: str | None = None
     id: str | None = None
     expires: Duration | None = None
     headers: Mapping[str, str] | None = None
@@ -110,7 +112,7 @@ class NewMessage(_Put):
     Args:
         body: any JSON value, or bytes.
         delay: how long from now until it is due; not together with `at`. Due at once by default.
-        at: its due time.
+        at, timezone: its due time, or its local date and the zone, as of `Queue.put`.
         id: your own id, 1 to 512 bytes; random by default.
         priority: 0 to 255; higher goes first among messages that are due.
         expires: how long after its due time it may be delivered; without limit by default.
@@ -359,6 +361,19 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         from bide.model.time_rule import repeat_of  # here: most messages do not repeat
 
         return repeat_of(self.rule or "") if self.repeats else None
+
+    @property
+    def local_date(self) -> "LocalDate | None":
+        """The date in a time zone for which it is planned; `None`: it has none.
+
+        One that was rescheduled to another time since, without a zone, has none.
+        """
+        if self.rule is None or self.repeats:
+            return None
+        from bide.model.time_rule import date_of
+
+        planned = date_of(self.rule)
+        return planned.local if planned is not None and self.as_edited().due == planned.at else None
 
     @property
     def run_at(self) -> datetime | None:

@@ -17,6 +17,7 @@ from bide.model.times import (
     format_duration,
     milliseconds,
 )
+from bide.model.zones import zone_of
 
 LONGEST_EXPRESSION = 256
 """The maximum length of a cron expression, in characters."""
@@ -261,18 +262,3 @@ def parse(spec: str) -> Recurrence:
     if keyword == "every" and value.isdecimal() and int(value) >= SHORTEST:
         return PeriodTimes(int(value), zone_of(zone))
     raise InvalidArgument(f"{spec!r} is not a schedule")
-
-
-def zone_of(name: str) -> ZoneInfo:
-    """Return the time zone of a name.
-
-    Raises:
-        InvalidArgument: it is not known here.
-    """
-    try:
-        return ZoneInfo(name)
-    except Exception as error:  # a wrong name raises one of many types
-        raise InvalidArgument(
-            f"timezone={name!r} is not known here; write a name as 'Europe/Berlin', or 'UTC'. If "
-            "this machine has no time zones: pip install 'bide[schedules]'"
-        ) from error

@@ -14,7 +14,7 @@ import msgspec
 
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_RULE, check_whole
-from bide.model.recurrence import CronTimes, PeriodTimes, Recurrence, exact_text, zone_of
+from bide.model.recurrence import CronTimes, PeriodTimes, Recurrence, exact_text
 from bide.model.recurrence import period as as_period
 from bide.model.times import (
     LATEST,
@@ -25,6 +25,7 @@ from bide.model.times import (
     to_datetime,
     unix,
 )
+from bide.model.zones import ZoneData, own_version, remembers_zones, zone_of
 
 Missed = Literal["once", "all", "skip"]
 """What becomes of runs whose time passes while no worker can begin them."""
@@ -57,6 +58,19 @@ class Repeat(ABC):
     @abstractmethod
     def _named(self) -> dict[str, Any]:
         """Return what says when it repeats, by the names that texts have for it."""
+
+    @property
+    def zones(self) -> str:
+        """The version of the time zones of this process; empty if its times need none."""
+        return ""
+
+    def by(self, zones: ZoneData) -> Recurrence:
+        """Return its times as `recurrence` does, by other data of time zones.
+
+        Raises:
+            InvalidArgument: they do not have its zone.
+        """
+        return self.recurrence()
 
     def after(self, moment: int) -> int | None:
         """Return the first of its times that is later than a moment; `None`: there is none.
@@ -209,6 +223,21 @@ class Cron(Repeat):
         """Return its times, from before `start` and without an end."""
         return _cron_times(self.expression, self.timezone)
 
+    @property
+    def zones(self) -> str:
+        """The version of the time zones of this process; empty if its times need none."""
+        return "" if self.timezone == "UTC" else own_version()
+
+    def by(self, zones: ZoneData) -> Recurrence:
+        """Return its times as `recurrence` does, by other data of time zones.
+
+        Raises:
+            InvalidArgument: they do not have its zone.
+        """
+        if zones.zone is zone_of:
+            return self.recurrence()
+        return CronTimes(self.expression, zones.zone(self.timezone))
+
     def _named(self) -> dict[str, Any]:
         return {"cron": self.expression, "timezone": self.timezone}
 
@@ -287,6 +316,9 @@ def _checked_grace(grace: Duration) -> int:
 def _cron_times(expression: str, timezone: str) -> CronTimes:
     """Return the times of a cron expression: to check one takes long."""
     return CronTimes(expression, zone_of(timezone))
+
+
+remembers_zones(_cron_times.cache_clear)
 
 
 def repeat(

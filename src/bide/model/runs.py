@@ -22,7 +22,10 @@ from bide.model.repeat import Repeat
 from bide.model.time_rule import repeat_of, time_rule_of
 from bide.model.times import LATEST, iso, unix
 
-_TEXT = re.compile(r"(\S+)(?: after=(\S+))?(?: left=([0-9]{1,10}))?( added)?( held)?")
+_TEXT = re.compile(
+    r"(\S+)(?: after=(\S+))?(?: left=([0-9]{1,10}))?(?: zones=([0-9]{4}[a-z]{1,3}))?"
+    r"( added)?( held)?"
+)
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
@@ -39,6 +42,9 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     """The time of the last run before it that was not left out; `None`: it is the first one."""
     added: bool = False
     """Whether somebody has added it to those of the rule (`run_now`)."""
+    zones: str = ""
+    """The version of the time zones by which its time is one of the rule; empty: it is not known,
+    needs none, or is not of the rule."""
 
     @property
     def text(self) -> str:
@@ -48,7 +54,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
             >>> Run(1_700_000_000_000, left=3).text
             '2023-11-14T22:13:20.000Z left=3'
         """
-        return _text_of(self.at, self.left, self.held, self.previous, self.added)
+        return _text_of(self.at, self.left, self.held, self.previous, self.added, self.zones)
 
     @classmethod
     def of(cls, text: str) -> "Run":
@@ -74,11 +80,14 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
 
 @lru_cache(maxsize=512)
-def _text_of(at: int, left: int | None, held: bool, previous: int | None, added: bool) -> str:
+def _text_of(
+    at: int, left: int | None, held: bool, previous: int | None, added: bool, zones: str
+) -> str:
     """Return the text of a run."""
     previous_text = "" if previous is None else f" after={iso(previous)}"
     left_text = "" if left is None else f" left={left}"
-    return f"{iso(at)}{previous_text}{left_text}{' added' * added}{HELD * held}"
+    zones_text = f" zones={zones}" if zones else ""
+    return f"{iso(at)}{previous_text}{left_text}{zones_text}{' added' * added}{HELD * held}"
 
 
 @lru_cache(maxsize=512)
@@ -93,7 +102,8 @@ def _run_of(text: str) -> Run:
     except (ValueError, InvalidArgument):
         raise InvalidArgument(f"{text!r} is not a run of a message that repeats") from None
     left = None if match[3] is None else int(match[3])
-    return Run(at, left, match[5] is not None, previous, match[4] is not None)
+    is_held, is_added = match[6] is not None, match[5] is not None
+    return Run(at, left, is_held, previous, is_added, match[4] or "")
 
 
 class FirstRun(NamedTuple):
@@ -123,7 +133,7 @@ def first_run(rule: Repeat, now: int) -> Run:
     at = rule.after(now)
     if at is None:
         raise InvalidArgument(f"the rule {rule} has no time after {iso(now)}")
-    return Run(at, rule.times)
+    return Run(at, rule.times, zones=rule.zones)
 
 
 def first_run_of(message: NewMessage, at: int | None, delay: int, now: int) -> FirstRun:
@@ -189,7 +199,8 @@ def following(rule: Repeat, run: Run, begun: int, now: int) -> Run | None:
             at = latest(rule.recurrence(), min(now, rule.end), at)
     if at is None:
         return None
-    return Run(at, None if run.left is None else run.left - 1, run.held, run.at)
+    left = None if run.left is None else run.left - 1
+    return Run(at, left, run.held, run.at, zones=rule.zones)
 
 
 def after_ack(message: Message, begun: int, now: int) -> NextRun | None:
@@ -305,7 +316,7 @@ def next_in_time(rule: Repeat, run: Run, now: int, most_late: int | None) -> Run
         last = latest(rule.recurrence(), min(now, rule.end), run.at)
         is_in_time = last > run.at and last + rule.grace_of(last) >= now
         at = last if is_in_time else rule.after(last)
-    return None if at is None else msgspec.structs.replace(run, at=at)
+    return None if at is None else msgspec.structs.replace(run, at=at, zones=rule.zones)
 
 
 def _is_new(message: Message) -> bool:

@@ -1,4 +1,4 @@
-"""The rule of a message's time: by which rule it repeats.
+"""The rule of a message's time: by which rule it repeats, or its date in a time zone.
 
 The rule is data that the message carries as text. No store reads it: whoever puts, settles or
 claims the message does, and says when it is due.
@@ -7,20 +7,25 @@ claims the message does, and says when it is due.
 from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_RULE
+from bide.model.local_date import LocalDate, PlannedDate
 from bide.model.repeat import Missed, Repeat, repeat
+from bide.model.times import UnixMs
+from bide.model.zones import is_version, remembers_zones
 
 
 class TimeRule(NamedTuple):
     """All that says when a message is delivered, besides its due time."""
 
-    repeat: Repeat | None
+    repeat: Repeat | None = None
     """By which rule it repeats; `None`: it does not."""
+    date: PlannedDate | None = None
+    """The local date that it is planned for; `None`: it has none."""
 
 
 class _RuleText(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -34,7 +39,14 @@ class _RuleText(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     times: int | None = None
     missed: Missed = "once"
     grace: float | str | None = None
+    date: str | None = None
+    at: UnixMs | None = None
+    zones: str = ""
+    spread: UnixMs = 0
 
+
+_DATE_FIELDS = ("date", "timezone", "at", "zones", "spread")
+"""The fields of a rule that say its local date."""
 
 _as_rule_text: Callable[[str], _RuleText] = msgspec.json.Decoder(_RuleText).decode
 
@@ -46,11 +58,42 @@ def time_rule_of(text: str) -> TimeRule:
     Raises:
         InvalidArgument: it is no rule that this version knows, or its time zone is not known here.
     """
+    fields = msgspec.structs.asdict(_fields_of(text))
+    if fields["date"] is None:
+        for name in ("date", "at", "zones", "spread"):
+            if fields.pop(name):
+                raise _refusal(text, f"{name} goes with a date")
+        return TimeRule(repeat=repeat(**fields))
+    timezone, at, zones = fields["timezone"], fields["at"], fields["zones"]
+    if timezone is None or at is None:
+        raise _refusal(text, "a date needs its timezone, and at, the time that it was planned for")
+    if zones and not is_version(zones):
+        raise _refusal(text, f"{zones[:16]!r} is no version of time zones")
+    if fields["cron"] is not None or fields["every"] is not None:
+        raise _refusal(text, "a message has a date, or repeats, and not both")
+    return TimeRule(
+        date=PlannedDate(LocalDate(fields["date"], timezone), at, zones, fields["spread"])
+    )
+
+
+remembers_zones(time_rule_of.cache_clear)
+
+
+def _fields_of(text: str) -> _RuleText:
+    """Return the fields of a rule.
+
+    Raises:
+        InvalidArgument: it has others, or they are of other types.
+    """
     try:
-        fields = _as_rule_text(text)
+        return _as_rule_text(text)
     except msgspec.MsgspecError as error:
-        raise InvalidArgument(f"{text[:MAX_RULE]!r} is not a rule: {error}") from error
-    return TimeRule(repeat(**msgspec.structs.asdict(fields)))
+        raise _refusal(text, str(error)) from error
+
+
+def _refusal(text: str, why: str) -> InvalidArgument:
+    """Return the error for a text that is no rule."""
+    return InvalidArgument(f"{text[:MAX_RULE]!r} is not a rule: {why}")
 
 
 def repeat_of(text: str) -> Repeat:
@@ -68,3 +111,46 @@ def repeat_of(text: str) -> Repeat:
     if rule is None:
         raise InvalidArgument(f"{text!r} does not say how to repeat")
     return rule
+
+
+def date_of(text: str) -> PlannedDate | None:
+    """Return the local date of a rule; `None`: it has none, or this version cannot read it."""
+    if '"date"' not in text:
+        return None
+    try:
+        return time_rule_of(text).date
+    except InvalidArgument:  # to plan it says so; what is only shown must not fail
+        return None
+
+
+def with_date(rule: str | None, date: PlannedDate | None) -> str | None:
+    """Return a rule with another local date, or none; all else that it says stays.
+
+    Args:
+        rule: as a message has it; `None`: it has none.
+        date: the date.
+
+    Returns:
+        `None`: nothing is left of the rule.
+
+    Raises:
+        InvalidArgument: it is no rule that this version knows.
+
+    Example:
+        >>> with_date(None, PlannedDate(LocalDate("2027-03-28 09:00", "Europe/Paris"), 0))
+        '{"timezone":"Europe/Paris","date":"2027-03-28 09:00","at":0}'
+    """
+    if rule is None and date is None:
+        return None
+    fields = _RuleText() if rule is None else _fields_of(rule)
+    values: dict[str, Any] = dict.fromkeys(_DATE_FIELDS) | {"zones": "", "spread": 0}
+    if date is not None:
+        values = {
+            "date": date.local.date,
+            "timezone": date.local.timezone,
+            "at": date.at,
+            "zones": date.zones,
+            "spread": date.spread,
+        }
+    text = msgspec.json.encode(msgspec.structs.replace(fields, **values)).decode()
+    return None if text == "{}" else text

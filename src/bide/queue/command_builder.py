@@ -31,6 +31,7 @@ from bide.model.times import (
     Moment,
     format_duration,
     milliseconds,
+    place_in_span,
     spread_out,
     unix,
     when,
@@ -174,12 +175,16 @@ class CommandBuilder:
         latest = None
         if message.latest is not None:
             latest = arguments.latest_of(message)
-        at_ms, delay_ms = when(message.delay, message.at)
+        at_ms: int | None
+        rule = run = None
         if id is None:
             id = new_id() if message.id is None else check_name(message.id)
-        if message.spread is not None:
-            at_ms, delay_ms = spread_out((at_ms, delay_ms), id, message.spread)
-        rule = run = None
+        if message.timezone is not None or isinstance(message.at, str):
+            at_ms, delay_ms, rule = self._on_date(message, id)
+        else:
+            at_ms, delay_ms = when(message.delay, message.at)
+            if message.spread is not None:
+                at_ms, delay_ms = spread_out((at_ms, delay_ms), id, message.spread)
         if message.repeat is not None:
             from bide.model import runs  # here: most programs put no message that repeats
 
@@ -200,6 +205,27 @@ class CommandBuilder:
             rule=rule,
             run=run,
         )
+
+    @staticmethod
+    def _on_date(message: NewMessage, id: str) -> tuple[int, int, str | None]:
+        """Return when a message is due that has a local date, no delay, and its rule.
+
+        Raises:
+            InvalidArgument: it is no date, or the message has what does not go with one.
+        """
+        from bide.model.local_date import is_local, planned_date  # here: most messages have none
+        from bide.model.time_rule import with_date
+
+        is_local(message.at, message.timezone)  # raises if it is a text without a zone
+        for name in ("delay", "repeat"):
+            if getattr(message, name) is not None:
+                hint = ": a rule has a zone of its own" if name == "repeat" else ""
+                raise InvalidArgument(f"{name}= and timezone= cannot be combined{hint}")
+        place = 0
+        if message.spread is not None:
+            place = place_in_span(id, milliseconds(message.spread, "spread"))
+        date = planned_date(message.at, message.timezone, spread=place)
+        return date.at, 0, with_date(None, date)
 
     def cancel(
         self,

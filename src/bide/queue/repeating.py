@@ -75,7 +75,7 @@ def _resumed(message: Message, now: int) -> tuple[Run, int] | None:
         return resumed, message.due
     if not run.added:  # an added one is due already
         first = first_run(repeat_of(message.rule or ""), now)
-        resumed = msgspec.structs.replace(resumed, at=first.at)
+        resumed = msgspec.structs.replace(resumed, at=first.at, zones=first.zones)
     return resumed, resumed.due
 
 

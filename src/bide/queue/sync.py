@@ -15,7 +15,7 @@ from bide.model.identity import check_name
 from bide.model.limits import BULK
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.replies import ClosedGroup, Counts, Outcome, Page, QueueSettings
-from bide.model.times import Duration, Moment, Rate
+from bide.model.times import Duration, Moment, Rate, to_datetime
 from bide.model.undoing import Bulk, Undoable, Undone, bulk_of
 from bide.observing import spans
 from bide.observing.explanation import Explanation
@@ -112,7 +112,8 @@ class Queue(BaseQueue):
         body: Any,
         *,
         delay: Duration | None = None,
-        at: Moment | None = None,
+        at: Moment | str | None = None,
+        timezone: str | None = None,
         id: str | None = None,
         priority: int = 0,
         expires: Duration | None = None,
@@ -134,6 +135,10 @@ class Queue(BaseQueue):
             delay: how long from now until it is due: seconds, a `timedelta`, or "1h30m".
             at: the due time instead: an aware `datetime`, or Unix seconds. A time in the past is
                 due at once, as is a message with neither.
+            timezone: the zone of a local date, such as "Europe/Paris": then `at` is a text as
+                "2027-03-28 09:00", or a naive `datetime`. The message keeps both, and moves if the
+                rules of the zone change. A time that the clocks skip is right after the gap, and
+                one that they show twice is the first one.
             id: your own name for it, 1 to 512 bytes; generated when missing.
             priority: 0 to 255; among due messages, higher goes first.
             expires: how long after its due time it is still worth delivering.
@@ -168,6 +173,7 @@ class Queue(BaseQueue):
             body,
             delay=delay,
             at=at,
+            timezone=timezone,
             id=id,
             priority=priority,
             expires=expires,
@@ -187,7 +193,8 @@ class Queue(BaseQueue):
         messages: Iterable[Any],
         *,
         delay: Duration | None = None,
-        at: Moment | None = None,
+        at: Moment | str | None = None,
+        timezone: str | None = None,
         priority: int = 0,
         expires: Duration | None = None,
         attempts: int = ATTEMPTS,
@@ -201,8 +208,10 @@ class Queue(BaseQueue):
 
         Args:
             messages: `NewMessage` or `Job` objects, each with its own options, or plain bodies.
-            delay: of plain bodies, like the next seven: how long from now until they are due.
+            delay: of plain bodies, like the next eight: how long from now until they are due.
             at: the due time instead: an aware `datetime`, or Unix seconds.
+            timezone: of a local date, such as "Europe/Paris": `at` is then a text such as
+                "2027-03-28 09:00", or a naive `datetime`.
             priority: 0 to 255; among due messages, higher goes first.
             expires: how long after its due time a message is still worth delivering.
             attempts: how often each is delivered at most before it becomes a dead letter.
@@ -220,6 +229,7 @@ class Queue(BaseQueue):
             body=None,
             delay=delay,
             at=at,
+            timezone=timezone,
             priority=priority,
             expires=expires,
             attempts=attempts,
@@ -562,7 +572,8 @@ class Queue(BaseQueue):
         id: str,
         *,
         delay: Duration | None = None,
-        at: Moment | None = None,
+        at: Moment | str | None = None,
+        timezone: str | None = None,
         if_due: Moment | None = None,
         if_version: str | None = None,
         within: object = None,
@@ -572,7 +583,8 @@ class Queue(BaseQueue):
         self,
         *,
         delay: Duration | None = None,
-        at: Moment | None = None,
+        at: Moment | str | None = None,
+        timezone: str | None = None,
         group: str,
         after: Moment | None = None,
         before: Moment | None = None,
@@ -583,7 +595,8 @@ class Queue(BaseQueue):
         self,
         *,
         delay: Duration | None = None,
-        at: Moment | None = None,
+        at: Moment | str | None = None,
+        timezone: str | None = None,
         group: str,
         after: Moment | None = None,
         before: Moment | None = None,
@@ -594,7 +607,8 @@ class Queue(BaseQueue):
         id: str | None = None,
         *,
         delay: Duration | None = None,
-        at: Moment | None = None,
+        at: Moment | str | None = None,
+        timezone: str | None = None,
         if_due: Moment | None = None,
         if_version: str | None = None,
         group: str | None = None,
@@ -610,6 +624,8 @@ class Queue(BaseQueue):
             id: of the message.
             delay: how long from now until it is due.
             at: the due time instead.
+            timezone: as for `put`, with a local date; not with `undo` and `within`. A message that
+                repeats moves to that time, and keeps its rule.
             if_due: only if this is still its due time.
             if_version: only the version that you saw, by its `Message.version`.
             group: instead of an id: all messages of this group that no worker holds,
@@ -625,10 +641,19 @@ class Queue(BaseQueue):
             how many were changed, up to 1,000 in each commit; messages that join the group
             meanwhile may be left out.
         """
+        date = None
+        if timezone is not None or isinstance(at, str):
+            from bide.queue import dates  # here: most programs give no local dates
+
+            dates.check_alone(undo=undo, within=within is not None)
+            date = dates.date_of(delay, at, timezone)
+            at = to_datetime(date.at)
         if id is not None:
             check_no_rule(group, after, before, dry_run)
             command = self._builder.reschedule([id], delay, at, if_due, if_version)
             check_undo(undo, several=False, dry_run=dry_run, within=within)
+            if date is not None:
+                return self._run(dates.dating(command, date))
             return self._execute(command, partial(only_outcome, command), within=within)
         if group is None:
             raise InvalidArgument("reschedule needs an id, or group=")
@@ -643,6 +668,8 @@ class Queue(BaseQueue):
         if dry_run:  # a cancel would change the same messages, and the store can count those
             return self._run(repeated(self._builder.cancel_where(group, after, before, dry_run)))
         scan = self._builder.scan(None, group, after, before, BULK)
+        if date is not None:
+            return self._run(dates.dating_all(command, scan, date))
         return self._run(rescheduling(command, scan))
 
     def edit(
@@ -657,7 +684,8 @@ class Queue(BaseQueue):
         headers: Mapping[str, str] | UnsetType | None = UNSET,
         repeat: "Repeat | UnsetType | None" = UNSET,
         delay: Duration | None = None,
-        at: Moment | None = None,
+        at: Moment | str | None = None,
+        timezone: str | None = None,
         if_version: str | None = None,
     ) -> Outcome:
         """Change fields of a message that no worker holds: delayed, ready or dead.
@@ -675,6 +703,7 @@ class Queue(BaseQueue):
             repeat: by which rule it repeats from now on; with `None` it repeats no longer.
             delay: how long from now until it is due; not of a dead letter, see `revive`.
             at: the due time instead.
+            timezone: as for `reschedule`, with a local date; not together with `repeat`.
             if_version: only the version that you saw, by its `Message.version`.
 
         Returns:
@@ -687,6 +716,13 @@ class Queue(BaseQueue):
             >>> bool(orders.edit("order-42", priority=5, group=None))
             True
         """
+        date = None
+        if timezone is not None or isinstance(at, str):
+            from bide.queue import dates
+
+            dates.check_alone(repeat=repeat is not UNSET)
+            date = dates.date_of(delay, at, timezone)
+            at = to_datetime(date.at)
         command = self._builder.edit(
             [id],
             body,
@@ -700,6 +736,8 @@ class Queue(BaseQueue):
             headers=headers,
             repeat=repeat,
         )
+        if date is not None:
+            return self._run(dates.dating(command, date))
         return self._execute(command, partial(only_outcome, command))
 
     def hold(self, id: str) -> Outcome:

@@ -139,7 +139,7 @@ def test_what_cannot_be_planned_now_is_planned_later(
     with caplog.at_level(logging.WARNING):
         assert claimed(ask).messages == []
     assert (
-        "q: the next runs of messages that repeat were not planned: the store is away"
+        "q: messages that repeat or have a local date were not planned: the store is away"
         in caplog.text
     )
     assert message(ask).state == "leased"

@@ -110,7 +110,8 @@ class Task(Generic[P, R]):
         self,
         delay: Duration | None = None,
         *,
-        at: Moment | None = None,
+        at: Moment | str | None = None,
+        timezone: str | None = None,
         id: str | None = None,
         priority: int = 0,
         expires: Duration | None = None,
@@ -129,6 +130,7 @@ class Task(Generic[P, R]):
         Args:
             delay: how long from now: seconds, a `timedelta`, or "1h30m". At once by default.
             at: the time instead: an aware `datetime`, or Unix seconds.
+            timezone: the zone of `at`, if that is a local date, as for `Queue.put`.
             id: your own name for the call, to cancel or move it by; random by default.
             attempts: how often it is tried at most; by default as the task's `retry` says.
             priority: 0 to 255; among due messages, higher goes first.
@@ -157,6 +159,7 @@ class Task(Generic[P, R]):
         options = {
             "delay": delay,
             "at": at,
+            "timezone": timezone,
             "id": id,
             "priority": priority,
             "expires": expires,
@@ -261,7 +264,8 @@ class Task(Generic[P, R]):
         id: str,
         delay: Duration | None = None,
         *,
-        at: Moment | None = None,
+        at: Moment | str | None = None,
+        timezone: str | None = None,
         if_due: Moment | None = None,
         if_version: str | None = None,
         within: object = None,
@@ -281,7 +285,13 @@ class Task(Generic[P, R]):
             The outcome: true if it was changed, else it says where the call is.
         """
         return self.queue.reschedule(
-            id, delay=delay, at=at, if_due=if_due, if_version=if_version, within=within
+            id,
+            delay=delay,
+            at=at,
+            timezone=timezone,
+            if_due=if_due,
+            if_version=if_version,
+            within=within,
         )
 
     async def areschedule(
@@ -289,14 +299,21 @@ class Task(Generic[P, R]):
         id: str,
         delay: Duration | None = None,
         *,
-        at: Moment | None = None,
+        at: Moment | str | None = None,
+        timezone: str | None = None,
         if_due: Moment | None = None,
         if_version: str | None = None,
         within: object = None,
     ) -> Outcome:
         """Async form of `reschedule`."""
         outcome: Outcome = await self.async_queue.reschedule(
-            id, delay=delay, at=at, if_due=if_due, if_version=if_version, within=within
+            id,
+            delay=delay,
+            at=at,
+            timezone=timezone,
+            if_due=if_due,
+            if_version=if_version,
+            within=within,
         )
         return outcome
 

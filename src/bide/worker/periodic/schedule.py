@@ -21,6 +21,7 @@ from bide.model.repeat import Repeat
 from bide.model.replies import Found, Outcomes, Page
 from bide.model.runs import Run, following, run_id
 from bide.model.times import HOUR_MS, LATEST, MINUTE_MS
+from bide.model.zones import is_newer
 from bide.worker.periodic.chain import alive
 from bide.worker.periodic.old_ticks import (
     OldLink,
@@ -154,7 +155,8 @@ class ScheduleTicks(PeriodicUpkeep):
             return
         if run is not None:
             next_at = self._schedule.recurrence.after(await self.now())
-            await self._put_successor(msgspec.structs.replace(run, at=next_at))
+            next_run = msgspec.structs.replace(run, at=next_at, zones=self._schedule.rule.zones)
+            await self._put_successor(next_run)
         raise Discard(f"the schedule is {self._schedule.rule} now")
 
     async def _message(self) -> Message | None:
@@ -196,7 +198,7 @@ class ScheduleTicks(PeriodicUpkeep):
         """
         schedule = self._schedule
         body = schedule.body(await self.started())
-        run = Run(schedule.recurrence.after(now))
+        run = Run(schedule.recurrence.after(now), zones=schedule.rule.zones)
         on_conflict: OnConflict = "keep"
         if dead is not None:
             buried = self._run_of(dead, now)
@@ -290,10 +292,13 @@ class ScheduleTicks(PeriodicUpkeep):
         is_outdated = self._is_outdated(message, started)
         run = self._run_of(message, now)
         planned_run = run
-        if is_untouched(message) and not run.held:
+        is_same = message.rule == schedule.rule.text
+        # By rules of its zone that this process does not know yet.
+        is_ahead = is_same and is_newer(run.zones, schedule.rule.zones)
+        if is_untouched(message) and not run.held and not is_ahead:
             planned_run = self._planned(run, now)
         # A run that somebody has asked for is at no time of the rule.
-        is_wrong = message.rule == schedule.rule.text and run.at > planned_run.at
+        is_wrong = is_same and run.at > planned_run.at
         if is_outdated or is_wrong:
             await self._edit(message, run, planned_run, is_outdated=is_outdated)
 
@@ -341,7 +346,8 @@ class ScheduleTicks(PeriodicUpkeep):
             return Run.of(message.run)
         except InvalidArgument as error:
             _log.warning("%s: its run starts again: %s", self._schedule.name, error)
-            return Run(self._schedule.recurrence.after(now))
+            at = self._schedule.recurrence.after(now)
+            return Run(at, zones=self._schedule.rule.zones)
 
     def _planned(self, run: Run, now: int) -> Run:
         """Return a run that waits, at a time of this schedule that is not too far away."""
@@ -351,4 +357,6 @@ class ScheduleTicks(PeriodicUpkeep):
         next_at = recurrence.after(now if previous is None else max(now, previous))
         stays = self._schedule.has_time(run.at) and run.at <= next_at
         at = run.at if stays else next_at
-        return msgspec.structs.replace(run, at=at, previous=previous)
+        if at != run.at:
+            run = msgspec.structs.replace(run, at=at, zones=self._schedule.rule.zones)
+        return msgspec.structs.replace(run, previous=previous)

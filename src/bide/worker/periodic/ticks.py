@@ -10,11 +10,12 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from bide.model.message import Message
-from bide.model.recurrence import latest, zone_of
+from bide.model.recurrence import latest
 from bide.model.repeat import Cron, Repeat
 from bide.model.runs import Run, began_late, first_begun
 from bide.model.time_rule import repeat_of
 from bide.model.times import MINUTE_MS, Ms, to_datetime
+from bide.model.zones import zone_of
 from bide.worker.periodic.chain import moment_of
 from bide.worker.periodic.old_ticks import read_old_tick
 from bide.worker.periodic.tick import Tick

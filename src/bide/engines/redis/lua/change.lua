@@ -379,18 +379,18 @@ end
 --   due, version  what the caller saw (see is_still), or nil
 --   given      the fields of a record that change; expires is false where a message does not expire any more, rule and
 --              run where it repeats no more
--- ARGV from 3 on, two for each: id, and empty
+-- ARGV from 3 on, two for each: id, and version that the caller saw, or empty
 -- Reply: [now, change, [outcome of each], []]
 local edited  -- `given` of the call at hand
 
 -- Edits a message; returns whether it may be.
-local function edit(r)
+local function edit(r, version)
   if r.token or r.state and (r.state ~= 'dead' or moment) then return false end
   local last = r.failures[#r.failures]
   if r.state and last and find(last[4], '^in transit by bide ') then
     return false  -- a move or import has it under way: the change would be lost
   end
-  if not is_still(r, if_due, if_version) then return false end
+  if not is_still(r, if_due, version ~= '' and version or if_version) then return false end
   local is_ready = not r.state and not moment and not call('ZSCORE', DELAYED, r.member)
   if moment then plan(r, moment) end
   set_group(r, edited.group or r.group)

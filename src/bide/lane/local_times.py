@@ -1,0 +1,96 @@
+"""Messages with a local date, or of a cron in a zone, in claims: none is early by newer rules.
+
+Where a process has greater data of time zones than those by which a claimed message was planned,
+and it is due later by these, it waits until then. The caller of the claim does not see it.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from threading import Lock
+
+from bide.model.commands import Command, Edit, Lease, RetryCommand
+from bide.model.errors import InvalidArgument
+from bide.model.message import Message
+from bide.model.replanning import Replanned, has_zone, is_behind, replanned
+from bide.model.zones import own_zones
+
+_behind: set[str] = set()
+"""Queues with messages that processes with smaller data have put, as claims have shown."""
+
+_behind_lock = Lock()
+
+MOST_BEHIND = 10_000
+"""The maximum number of queues that are remembered so."""
+
+
+def later(message: Message, queue: str, now: int) -> Replanned | None:
+    """Return what becomes of a claimed message that is due later by the data of this process.
+
+    `None`: it is to be delivered.
+
+    Args:
+        message: as it was claimed.
+        queue: its queue.
+        now: when it was claimed.
+    """
+    if not has_zone(message):
+        return None
+    zones = own_zones()
+    if is_behind(message, zones):
+        with _behind_lock:
+            if len(_behind) < MOST_BEHIND:
+                _behind.add(queue)
+    try:
+        anew = replanned(message, zones)
+    except InvalidArgument:  # these data do not have its zone, and so say nothing of it
+        return None
+    return None if anew is None or anew.due <= now else anew
+
+
+def take_behind() -> set[str]:
+    """Return the queues in which claims have shown messages planned by smaller data; forget them.
+
+    There may be others that are due earlier by the data of this process.
+    """
+    with _behind_lock:
+        queues = _behind.copy()
+        _behind.clear()
+    return queues
+
+
+def postponing(
+    queue: str, claimed: Sequence[tuple[Message, Lease, Replanned]], now: int
+) -> list[Command]:
+    """Return the commands that let claimed messages with local dates wait.
+
+    First they are given back, not before they are due; then they get their new rules, and what the
+    delay has taken of the time until they expire. If a process dies between the two, they still
+    wait.
+
+    Args:
+        queue: of the messages.
+        claimed: each with its lease, and what becomes of it.
+        now: when they were claimed.
+    """
+    leases: defaultdict[int, list[Lease]] = defaultdict(list)
+    changes: defaultdict[Replanned, list[Message]] = defaultdict(list)
+    for message, lease, anew in claimed:
+        leases[anew.due].append(lease)
+        changes[anew].append(message)
+    commands: list[Command] = [
+        RetryCommand(queue, group, due - now, release=True) for due, group in leases.items()
+    ]
+    commands += [moving(queue, anew, messages) for anew, messages in changes.items()]
+    return commands
+
+
+def moving(queue: str, anew: Replanned, messages: Sequence[Message]) -> Edit:
+    """Return the command that gives messages their new due time and rule, unless they changed."""
+    return Edit(
+        queue,
+        [message.id for message in messages],
+        rule=anew.rule,
+        run=anew.run,
+        at=anew.due,
+        versions=[message.version for message in messages],
+    )

@@ -1,0 +1,96 @@
+"""Messages that other data of time zones plan for another time: local dates, and runs of a cron.
+
+Pure functions of a message and the data. Only greater data than those by which a message was
+planned count, so that processes of two versions do not move it back and forth.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+from bide.model.message import RUN_ENDED, Message
+from bide.model.recurrence import latest
+from bide.model.runs import Run
+from bide.model.time_rule import date_of, repeat_of, with_date
+from bide.model.zones import ZoneData, is_newer
+
+
+class Replanned(NamedTuple):
+    """When a message is due by greater data of time zones, and what it then has."""
+
+    due: int
+    """In Unix milliseconds."""
+    rule: str | None
+    run: str | None
+
+
+def has_zone(message: Message) -> bool:
+    """Return whether the time of a message depends on a time zone."""
+    return message.rule is not None and '"timezone"' in message.rule
+
+
+def is_behind(message: Message, zones: ZoneData) -> bool:
+    """Return whether a message with a local date was planned by smaller data."""
+    planned = None if message.rule is None or message.repeats else date_of(message.rule)
+    return planned is not None and is_newer(zones.version, planned.zones)
+
+
+def replanned(message: Message, zones: ZoneData) -> Replanned | None:
+    """Return what becomes of a message by some data; `None`: it stays as it is.
+
+    A message stays whose due time somebody has changed, which is held or was added to those of its
+    rule, or with which a worker has begun.
+
+    Args:
+        message: one that waits, or was just claimed.
+        zones: the data.
+
+    Raises:
+        InvalidArgument: its rule cannot be read, or the data do not have its zone.
+    """
+    attempts_made = message.attempt - (message.state == "leased")
+    if not has_zone(message) or attempts_made > 0 or message.failures:
+        return None
+    return _run(message, zones) if message.repeats else _date(message, zones)
+
+
+def _date(message: Message, zones: ZoneData) -> Replanned | None:
+    """Return what becomes of a message with a local date."""
+    planned = date_of(message.rule or "")
+    if planned is None or message.as_edited().due != planned.at:
+        return None
+    anew = planned.planned_anew(zones)
+    if anew is None or anew.at == planned.at:
+        return None
+    return Replanned(anew.at, with_date(message.rule, anew), None)
+
+
+def _run(message: Message, zones: ZoneData) -> Replanned | None:
+    """Return what becomes of a message that repeats by a cron expression in a zone.
+
+    A run whose time is none of the rule any more moves to the nearest one after the run before it.
+    """
+    text = message.run or ""
+    if text.startswith(RUN_ENDED):
+        return None
+    run = Run.of(text)
+    was_moved = message.due != run.at or message.as_edited().due != run.at
+    is_older = run.zones and is_newer(zones.version, run.zones)
+    if not is_older or was_moved or run.held or run.added:
+        return None
+    rule = repeat_of(message.rule or "")
+    times = rule.by(zones)
+    later = times.after(run.at - 1)
+    if later == run.at:
+        return None
+    start = 0 if rule.start is None else int(rule.start.timestamp() * 1000)
+    nearest = later if later <= rule.end else None
+    # Only a time that is nearer than the later one.
+    floor = max(run.previous or 0, start - 1, run.at - (later - run.at))
+    if floor < run.at:
+        earlier = latest(times, run.at, floor)
+        nearest = earlier if earlier > floor else nearest
+    if nearest is None:
+        return None
+    moved = msgspec.structs.replace(run, at=nearest, zones=zones.version)
+    return Replanned(moved.due, message.rule, moved.text)
