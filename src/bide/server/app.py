@@ -244,7 +244,10 @@ class ServerApp:
         await service.begin()
         service.pushing.begin()
         self._ready()
-        tasks = [background("bide-tokens", service.keep_tokens)]
+        tasks = [
+            background("bide-tokens", service.keep_tokens),
+            background("bide-zones", service.keep_planned),
+        ]
         if service.lane.capabilities.shared:
             tasks.append(background("bide-heartbeat", service.heartbeat().keep))
         try:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from bide.clock import SYSTEM_CLOCK, Clock, sleep
+from bide.consuming.zone_update import keep_planned
 from bide.engines.bounded_dict import BoundedDict
 from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import arun_steps
@@ -288,6 +289,10 @@ class Service:
             await sleep(self.clock, WRITE_USES_EVERY)
             with suppress(BideError):  # the store is away or full: the next use is noted again
                 await self.tokens.write_uses()
+
+    async def keep_planned(self) -> None:
+        """Plan messages anew for which the time zones of this process are greater."""
+        await keep_planned(self.lane.acall, self.clock)
 
     def heartbeat(self) -> Heartbeat:
         """Return the heartbeat that reports in the store who claims at this process."""

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 
 from bide.consuming.consumer import Consumer
 from bide.consuming.declared_settings import apply_declared
@@ -14,6 +15,7 @@ from bide.consuming.isolation import CrashIsolation
 from bide.consuming.queue_handlers import Upkeep, with_upkeep
 from bide.consuming.run import with_integrations
 from bide.consuming.store_client import StoreClient
+from bide.consuming.zone_update import keep_planned
 from bide.engines.registry import absolute, file_of, mask
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
@@ -216,6 +218,9 @@ class Runner:
                 for queue, consumer in self.consumers.items():
                     consumer.late_causes.unserved = gaps[queue]
                 chores.append(background("bide-heartbeat", heartbeat.keep))
+                if not store_client.lane.capabilities.takes_back:  # else a server does it
+                    update = partial(keep_planned, store_client.lane.acall, store_client.clock)
+                    chores.append(background("bide-zones", update))
             for consumer in consumers:
                 consumer.open()
             where = mask(absolute(self.app._url)) + (" (a new store)" if is_new else "")

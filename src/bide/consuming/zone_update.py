@@ -1,0 +1,240 @@
+"""Plan the messages of a store anew when this process has greater data of time zones.
+
+For each queue, a message in an internal queue remembers by which version its messages are planned.
+A process with a greater one moves what must move, page by page, and then writes its own version
+there. If it dies in between, the next one does the same again: what was moved stays. A process with
+a smaller or an unknown version changes nothing.
+"""
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bide.clock import Clock, sleep
+from bide.lane.local_times import moving, take_behind
+from bide.lane.steps import following
+from bide.logs import logger
+from bide.model.commands import Command, Find, Put, Queues, Reschedule, Scan
+from bide.model.errors import AccessDenied, InvalidArgument, StoreError, StoreFull
+from bide.model.identity import split_name
+from bide.model.internal_queues import InternalQueue, is_internal
+from bide.model.message import Item, Message
+from bide.model.replanning import Replanned, has_zone, replanned
+from bide.model.replies import Found, Names, Outcomes, Page, expect
+from bide.model.times import LATEST
+from bide.model.zones import ZoneData, is_newer, is_version, own_zones
+
+Ask = Callable[[Command], Awaitable[Any]]
+"""Executes a command, and returns its reply; those of one time may share a commit."""
+
+PAGE = 500
+"""How many messages are read at a time."""
+
+LOOK_EVERY = 60.0
+"""Seconds between two looks of a process at what its claims have shown."""
+
+LOOK_AGAIN = 3_600.0
+"""Seconds between two reads of a queue into which processes with smaller data put."""
+
+_log = logger("bide.zones")
+
+
+class Moved(NamedTuple):
+    """A message that other data of time zones plan for another time."""
+
+    message: Message
+    anew: Replanned
+
+
+class ZoneRecord(msgspec.Struct, frozen=True):
+    """By which version of time zones the messages of a queue are planned."""
+
+    zones: str = ""
+    """The version; empty: nobody has looked yet."""
+    version: str | None = None
+    """That of the message which says so; `None`: there is none."""
+
+
+class _Body(msgspec.Struct):
+    """The body of a message in the internal queue."""
+
+    zones: str
+
+
+async def keep_planned(ask: Ask, clock: Clock) -> None:
+    """Plan the messages of a store anew if that is needed, and again what older processes put.
+
+    Runs until cancelled.
+
+    Args:
+        ask: executes commands on the store.
+        clock: measures pauses.
+    """
+    zones = own_zones()
+    if not zones.version:
+        _log.info("the version of the time zones of this machine is not known: no message moves")
+        await asyncio.Event().wait()
+    read_at: dict[str, float] = {}  # by queue, in seconds of the monotonic clock
+    is_done = False
+    while True:
+        try:
+            if not is_done:
+                queues = await queues_of(ask)
+                random.shuffle(queues)  # several processes that start together share the work
+                for queue in queues:
+                    await update_queue(ask, queue, zones)
+                is_done = True
+            for queue in take_behind():
+                if clock.monotonic() - read_at.get(queue, -LOOK_AGAIN) >= LOOK_AGAIN:
+                    read_at[queue] = clock.monotonic()
+                    await update_queue(ask, queue, zones, again=True)
+        except StoreError as error:  # it is away: the next look goes on
+            _log.debug("messages are planned anew later: %s", error)
+        await sleep(clock, LOOK_EVERY)
+
+
+async def updated(ask: Ask, queues: Sequence[str], zones: ZoneData) -> int:
+    """Plan the messages of some queues anew; return how many were moved."""
+    return sum([await update_queue(ask, queue, zones) for queue in queues])
+
+
+async def queues_of(ask: Ask) -> list[str]:
+    """Return the queues of a store, without those of bide itself."""
+    names = expect(Names, await ask(Queues(""))).names
+    return [name for name in names if not is_internal(name)]
+
+
+async def update_queue(ask: Ask, queue: str, zones: ZoneData, *, again: bool = False) -> int:
+    """Plan the messages of a queue anew if some data are greater than those it is planned by.
+
+    What may not be read or changed is left to others.
+
+    Args:
+        ask: executes commands on the store.
+        queue: the queue.
+        zones: the data.
+        again: also if the queue is planned by these: an older process has put into it since.
+
+    Returns:
+        How many messages were moved.
+    """
+    try:
+        record = await record_of(ask, queue)
+        is_newer_here = is_newer(zones.version, record.zones)
+        if not (is_newer_here or (again and zones.version == record.zones)):
+            return 0
+        count, reads = 0, 0
+        async for messages in dated(ask, queue):
+            reads += 1 + len(messages)
+            count += await _move(ask, queue, what_moves(messages, zones))
+        _log_moved(queue, count, zones)
+        # Of a queue with a page of other messages nothing is remembered: to read it is as cheap.
+        while (
+            reads > 1
+            and is_newer(zones.version, record.zones)
+            and not await _write(ask, queue, record, zones.version)
+        ):
+            record = await record_of(ask, queue)  # another process has written its version
+    except (AccessDenied, StoreFull) as error:
+        _log.warning("%s is not planned by time zones %s: %s", queue, zones.version, error)
+        return 0
+    return count
+
+
+async def record_of(ask: Ask, queue: str) -> ZoneRecord:
+    """Return by which version of time zones the messages of a queue are planned."""
+    found = expect(Found, await ask(Find(*_place_of(queue))))
+    (message,) = found.messages
+    if message is None or message.state != "delayed":
+        return ZoneRecord()
+    try:
+        version = msgspec.json.decode(message.data, type=_Body).zones
+    except msgspec.MsgspecError:
+        version = ""
+    return ZoneRecord(version if is_version(version) else "", message.version)
+
+
+def _place_of(queue: str) -> tuple[str, list[str]]:
+    """Return the internal queue that remembers the version of a queue, and the id there."""
+    return InternalQueue.ZONES.beside(queue), [split_name(queue)[1]]
+
+
+async def _write(ask: Ask, queue: str, record: ZoneRecord, version: str) -> bool:
+    """Write the version of a queue, unless another process has done so; return whether it did."""
+    internal, (name,) = _place_of(queue)
+    item = Item(name, msgspec.json.encode(_Body(version)), at=LATEST)
+    if record.version is None:
+        command = Put(internal, [item])
+    else:
+        command = Put(internal, [item], "replace", record.version)
+    return expect(Outcomes, await ask(command)).outcomes[0].done
+
+
+def _log_moved(queue: str, count: int, zones: ZoneData) -> None:
+    """Log how many messages of a queue were moved, if any."""
+    if count:
+        _log.info("%s: %d messages were moved, by time zones %s", queue, count, zones.version)
+
+
+async def dated(ask: Ask, queue: str) -> AsyncIterator[list[Message]]:
+    """Yield the messages that wait in a queue, and whose time depends on a zone, page by page."""
+    scan: Scan | None = Scan(queue, "next", limit=PAGE)
+    while scan is not None:
+        page = expect(Page, await ask(scan))
+        yield [message for message in page.messages if has_zone(message)]
+        scan = following(scan, page)
+
+
+def what_moves(messages: Sequence[Message], zones: ZoneData) -> list[Moved]:
+    """Return which messages some data plan for another time, and for which."""
+    moved: list[Moved] = []
+    for message in messages:
+        try:
+            anew = replanned(message, zones)
+        except InvalidArgument as error:  # of a later version of bide, or of a zone that is gone
+            _log.warning("%s of %s is not planned anew: %s", message.id, message.queue, error)
+            continue
+        if anew is not None:
+            moved.append(Moved(message, anew))
+    return moved
+
+
+async def _move(ask: Ask, queue: str, moved: Sequence[Moved]) -> int:
+    """Move messages, each unless it has changed since it was read; return how many were moved."""
+    dates: defaultdict[Replanned, list[Message]] = defaultdict(list)
+    runs: defaultdict[tuple[Replanned, int], list[Message]] = defaultdict(list)
+    for message, anew in moved:
+        if message.repeats:
+            runs[anew, message.due].append(message)
+        else:
+            dates[anew].append(message)
+    edits = [moving(queue, anew, messages) for anew, messages in dates.items()]
+    counts = [_count(reply) for reply in await asyncio.gather(*map(ask, edits))]
+    counts += await asyncio.gather(
+        *(_move_runs(ask, queue, anew, due, messages) for (anew, due), messages in runs.items())
+    )
+    return sum(counts)
+
+
+async def _move_runs(
+    ask: Ask, queue: str, anew: Replanned, due: int, messages: Sequence[Message]
+) -> int:
+    """Move runs with one rule from one time to another."""
+    # The due time first, and only if it is as it was read: a version does not cover it.
+    ids = [message.id for message in messages]
+    reply = expect(Outcomes, await ask(Reschedule(queue, ids, at=anew.due, if_due=due)))
+    done = {outcome.id for outcome in reply.outcomes if outcome.done}
+    edited = [message for message in messages if message.id in done]
+    if not edited:
+        return 0
+    edit = moving(queue, anew, edited)
+    return _count(await ask(msgspec.structs.replace(edit, at=None)))
+
+
+def _count(reply: Any) -> int:
+    """Return how many messages a change has changed."""
+    return sum(outcome.done for outcome in expect(Outcomes, reply).outcomes)

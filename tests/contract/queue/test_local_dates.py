@@ -1,0 +1,425 @@
+"""Local dates on each kind of store, and what becomes of them when the rules of zones change."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bide
+from bide.clock import SYSTEM_CLOCK
+from bide.consuming.zone_update import Ask, keep_planned, record_of, update_queue
+from bide.lane.shared import close_lane, open_lane
+from bide.model.commands import Command, Edit
+from bide.model.message import Message
+from bide.model.times import unix
+from bide.model.zones import own_zones
+from tests.stores_of_each_kind import STORES, url_of
+from tests.zone_data import BEFORE, EARLIER, LATER, TOWN, machine_with, write_zones
+
+SLOW = ("cluster", "http")
+"""Stores whose servers take long to start."""
+
+HOUR = timedelta(hours=1)
+
+
+class Killed(Exception):
+    """Stands for the death of a process."""
+
+
+@pytest.fixture(
+    params=[pytest.param(kind, marks=pytest.mark.full if kind in SLOW else ()) for kind in STORES]
+)
+def url(request: pytest.FixtureRequest) -> Iterator[str]:
+    with url_of(request.param, request) as url:
+        yield url
+
+
+@pytest.fixture
+def orders(url: str) -> Iterator[bide.Queue]:
+    with bide.Queue("orders", url) as orders:
+        yield orders
+
+
+@pytest.fixture(autouse=True)
+def old_zones(tmp_path: Path) -> Iterator[Path]:
+    """Let this process have time zones in which a town is two hours ahead of UTC."""
+    folder = write_zones(tmp_path / "zones-2099a", "2099a", {TOWN: BEFORE})
+    with machine_with(folder):
+        yield folder
+
+
+@pytest.fixture
+def later(tmp_path: Path) -> Path:
+    """Provide newer zones, by which dates in the town are an hour later."""
+    return write_zones(tmp_path / "zones-2099b", "2099b", {TOWN: LATER})
+
+
+@pytest.fixture
+def earlier(tmp_path: Path) -> Path:
+    """Provide newer zones, by which dates in the town are an hour earlier."""
+    return write_zones(tmp_path / "zones-2099c", "2099c", {TOWN: EARLIER})
+
+
+def in_town(moment: datetime) -> str:
+    """Return what the clocks of the town show, by its old rules."""
+    return (moment + 2 * HOUR).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def from_now(**difference: float) -> datetime:
+    return (datetime.now(UTC) + timedelta(**difference)).replace(microsecond=0)
+
+
+def get(queue: bide.Queue, id: str = "a") -> Message:
+    message = queue.get(id)
+    assert message is not None
+    return message
+
+
+def run(url: str, work: Callable[[Ask], Coroutine[Any, Any, Any]]) -> Any:
+    """Run work on a store, as a worker does."""
+    lane = open_lane(url)
+    try:
+        return asyncio.run(work(lane.acall))
+    finally:
+        close_lane(lane)
+
+
+def update(url: str, queue: str = "orders", *, again: bool = False) -> int:
+    """Let a process with the present zones plan a queue anew."""
+    count: int = run(url, lambda ask: update_queue(ask, queue, own_zones(), again=again))
+    return count
+
+
+def planned_by(url: str) -> str:
+    record = run(url, lambda ask: record_of(ask, "orders"))
+    version: str = record.zones
+    return version
+
+
+def test_a_message_keeps_its_date(orders: bide.Queue) -> None:
+    due = from_now(hours=5)
+    outcome = orders.put(1, id="a", at=in_town(due), timezone=TOWN)
+    assert (outcome.state, outcome.due) == ("delayed", unix(due))
+    assert str(get(orders).local_date).endswith(f" {TOWN}")
+    due += HOUR
+    naive = (due + 2 * HOUR).replace(tzinfo=None)
+    assert orders.reschedule("a", at=naive, timezone=TOWN)
+    assert get(orders).due_at == due
+    date = get(orders).local_date
+    assert date is not None
+    assert date.at == due
+    assert orders.edit("a", body=2, at=in_town(due + HOUR), timezone=TOWN, priority=3)
+    message = get(orders)
+    assert (message.due_at, message.body, message.priority) == (due + HOUR, 2, 3)
+    assert message.local_date is not None
+    assert orders.reschedule("a", delay="1h")
+    assert get(orders).local_date is None
+    assert orders.audit()
+
+
+def test_many_messages_keep_theirs(orders: bide.Queue) -> None:
+    due = from_now(hours=5)
+    new = [bide.NewMessage(n, id=str(n), at=in_town(due), timezone=TOWN) for n in range(2)]
+    orders.put_many(new)
+    orders.put_many([2, 3], at=in_town(due), timezone=TOWN, group="g", spread="1m")
+    assert all(message.local_date is not None for message in orders.scan())
+    assert orders.reschedule(group="g", at=in_town(due + HOUR), timezone=TOWN) == 2
+    assert {message.due_at for message in orders.scan(group="g")} == {due + HOUR}
+    assert orders.audit()
+
+
+def test_a_message_that_repeats_moves_to_a_date_and_keeps_its_rule(orders: bide.Queue) -> None:
+    due = from_now(hours=5)
+    orders.put(1, id="a", repeat=bide.Every("1d"))
+    assert orders.reschedule("a", at=in_town(due), timezone=TOWN)
+    assert (get(orders).due_at, get(orders).repeat) == (due, bide.Every("1d"))
+    assert orders.edit("a", at=in_town(due + HOUR), timezone=TOWN)
+    assert (get(orders).due_at, get(orders).repeat) == (due + HOUR, bide.Every("1d"))
+
+
+def test_conditions_hold_for_dates(orders: bide.Queue) -> None:
+    due = from_now(hours=5)
+    orders.put(1, id="a", at=in_town(due), timezone=TOWN)
+    version = get(orders).version
+    to = {"at": in_town(due + HOUR), "timezone": TOWN}
+    assert not orders.reschedule("a", **to, if_due=due + HOUR)
+    assert orders.reschedule("a", **to, if_due=due, if_version=version)
+    assert not orders.reschedule("a", **to, if_version=version)
+    assert not orders.edit("a", **to, if_version=version)
+    assert not orders.reschedule("b", **to)
+    for options in ({"undo": True, "group": "g"}, {"id": "a", "within": object()}):
+        with pytest.raises(bide.InvalidArgument, match="and timezone= cannot be combined"):
+            orders.reschedule(**to, **options)  # type: ignore[call-overload]
+    with pytest.raises(bide.InvalidArgument, match="repeat= and timezone= cannot be combined"):
+        orders.edit("a", **to, repeat=None)
+    with pytest.raises(bide.InvalidArgument, match="delay= and timezone= cannot be combined"):
+        orders.reschedule("a", delay=5, **to)
+
+
+def test_an_update_moves_what_must_move(orders: bide.Queue, url: str, later: Path) -> None:
+    due = from_now(hours=5)
+    orders.put("dated", id="a", at=in_town(due), timezone=TOWN, expires="10m", priority=7)
+    orders.put("instant", id="instant", at=due)
+    orders.put("utc", id="utc", at=due.strftime("%Y-%m-%d %H:%M:%S"), timezone="UTC")
+    orders.put("moved", id="moved", at=in_town(due), timezone=TOWN)
+    orders.reschedule("moved", at=due + timedelta(minutes=1))
+    with machine_with(later):
+        assert update(url) == 1
+        assert update(url) == 0
+        assert planned_by(url) == "2099b"
+        message = get(orders)
+        assert (message.due_at, message.expires, message.priority) == (due + HOUR, 600_000, 7)
+        assert message.local_date is not None
+        assert orders.audit()
+    assert get(orders, "instant").due_at == get(orders, "utc").due_at == due
+    assert get(orders, "moved").due_at == due + timedelta(minutes=1)
+    # A process with the old ones moves nothing back.
+    assert (update(url), planned_by(url)) == (0, "2099b")
+    assert get(orders).due_at == due + HOUR
+
+
+def test_the_next_update_moves_it_again(
+    orders: bide.Queue, url: str, later: Path, earlier: Path
+) -> None:
+    due = from_now(hours=5)
+    orders.put(1, id="a", at=in_town(due), timezone=TOWN)
+    for folder, moved in ((later, due + HOUR), (earlier, due - HOUR)):
+        with machine_with(folder):
+            assert update(url) == 1
+            assert get(orders).due_at == moved
+
+
+def test_an_unknown_version_moves_nothing(orders: bide.Queue, url: str, tmp_path: Path) -> None:
+    due = from_now(hours=5)
+    orders.put(1, id="a", at=in_town(due), timezone=TOWN)
+    with machine_with(write_zones(tmp_path / "unknown", "", {TOWN: LATER})):
+        assert update(url) == 0
+        orders.put(2, id="b", at=in_town(due), timezone=TOWN)
+    assert (get(orders).due_at, planned_by(url)) == (due, "")
+    # What was put by unknown data is planned anew by those that are known.
+    assert get(orders, "b").due_at == due + HOUR
+    assert update(url) == 1
+    assert get(orders, "b").due_at == due
+
+
+def test_nothing_is_early_by_newer_rules(orders: bide.Queue, later: Path) -> None:
+    due = from_now(minutes=-1)
+    orders.put(1, id="a", at=in_town(due), timezone=TOWN, expires="10m")
+    orders.put(2, id="b", at=due)
+    with machine_with(later):
+        assert [delivery.body for delivery in orders.claim(5)] == [2]
+        message = get(orders)
+        assert (message.state, message.due_at) == ("delayed", due + HOUR)
+        assert (message.attempt, message.expires, message.planned) == (0, 600_000, None)
+        assert message.local_date is not None
+        assert orders.audit()
+    orders.reschedule("a", delay=0)  # somebody wants it now
+    with machine_with(later):
+        assert [delivery.body for delivery in orders.claim()] == [1]
+
+
+def test_what_is_late_by_newer_rules_is_delivered(
+    orders: bide.Queue, url: str, earlier: Path
+) -> None:
+    due = from_now(minutes=1)
+    orders.put(1, id="a", at=in_town(due), timezone=TOWN)
+    with machine_with(earlier):
+        assert orders.claim() == []
+        assert update(url) == 1
+        (delivery,) = orders.claim()
+        assert delivery.message.due_at == due - HOUR
+        delivery.retry("1h")
+        assert update(url, again=True) == 0  # it is under way
+
+
+def test_a_retry_is_not_moved(orders: bide.Queue, url: str, later: Path) -> None:
+    orders.put(1, id="a", at=in_town(from_now(minutes=-1)), timezone=TOWN)
+    (delivery,) = orders.claim()
+    delivery.retry(0)
+    with machine_with(later):
+        assert update(url) == 0
+        (delivery,) = orders.claim()
+        assert (delivery.body, delivery.attempt) == (1, 2)
+
+
+def test_an_old_process_puts_by_its_own_rules(
+    orders: bide.Queue, url: str, old_zones: Path, earlier: Path
+) -> None:
+    due = from_now(minutes=30)
+    orders.put(0, id="first", at=in_town(due), timezone=TOWN)
+    with machine_with(earlier):
+        assert update(url) == 1
+    with machine_with(old_zones):
+        orders.put(1, id="a", at=in_town(due + 2 * HOUR), timezone=TOWN)
+        orders.put(2, id="b", at=in_town(from_now(minutes=-1)), timezone=TOWN)
+    with machine_with(earlier):
+        assert update(url) == 0
+        # The claim of such a message shows that there may be others.
+        orders.reschedule("first", delay="1d")
+        assert [delivery.body for delivery in orders.claim(5)] == [2]
+        keep_planned_for_a_moment(url)
+    assert get(orders).due_at == due + HOUR
+
+
+def keep_planned_for_a_moment(url: str) -> None:
+    """Run what a worker runs in the background until it rests."""
+
+    async def work(ask: Ask) -> None:
+        task = asyncio.create_task(keep_planned(ask, SYSTEM_CLOCK))
+        done, _pending = await asyncio.wait([task], timeout=1.5)
+        assert not done
+        task.cancel()
+
+    run(url, work)
+
+
+def test_a_cron_in_a_zone_moves(orders: bide.Queue, url: str, later: Path) -> None:
+    daily = bide.Cron("0 9 * * *", TOWN)
+    for id in ("a", "b", "held", "moved"):
+        orders.put(id, id=id, repeat=daily)
+    at = get(orders).due_at
+    orders.put("utc", id="utc", repeat=bide.Cron("0 9 * * *"))
+    orders.hold("held")
+    orders.reschedule("moved", at=at + timedelta(minutes=7))
+    utc = get(orders, "utc").due_at
+    with machine_with(later):
+        assert update(url) == 2
+        assert update(url, again=True) == 0
+        for id in ("a", "b"):
+            message = get(orders, id)
+            assert message.due_at == message.run_at == at + HOUR
+            assert message.repeat == bide.Cron("0 9 * * *", TOWN)
+        assert orders.audit()
+        assert (get(orders, "held").held, get(orders, "utc").due_at) == (True, utc)
+        assert get(orders, "moved").due_at == at + timedelta(minutes=7)
+    assert update(url) == 0
+    assert get(orders).due_at == at + HOUR
+
+
+def test_a_run_is_not_early_by_newer_rules(orders: bide.Queue, later: Path) -> None:
+    # The clocks of the town show a time a minute from now twice a day: by the old rules it is due.
+    soon = from_now(seconds=-20)
+    shown = soon + 2 * HOUR
+    cron = bide.Cron(f"{shown.minute} {shown.hour} * * *", TOWN, grace="1h")
+    orders.put(1, id="a", repeat=cron)
+    message = get(orders)
+    at = soon.replace(second=0)
+    run_text = (message.run or "").replace(f"{message.run_at:%Y-%m-%d}", f"{at:%Y-%m-%d}")
+    edit = Edit("orders", ["a"], rule=message.rule, run=run_text, at=unix(at))
+    orders._lane.call(edit)
+    with machine_with(later):
+        assert orders.claim() == []
+        message = get(orders)
+        assert message.due_at == message.run_at == at + HOUR
+        assert message.attempt == 0
+        assert orders.audit()
+
+
+def test_a_kill_in_the_middle_is_completed(
+    orders: bide.Queue, url: str, later: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.consuming.zone_update.PAGE", 3)
+    due = from_now(hours=5)
+    dates = [in_town(due + timedelta(minutes=n)) for n in range(10)]
+    orders.put_many(
+        [bide.NewMessage(n, id=str(n), at=date, timezone=TOWN) for n, date in enumerate(dates)]
+    )
+    edits = 0
+
+    def dying(ask: Ask) -> Ask:
+        async def answer(command: Command) -> Any:
+            nonlocal edits
+            if isinstance(command, Edit):
+                edits += 1
+                if edits > 4:
+                    raise Killed
+            return await ask(command)
+
+        return answer
+
+    with machine_with(later):
+        with pytest.raises(Killed):
+            run(url, lambda ask: update_queue(dying(ask), "orders", own_zones()))
+        assert planned_by(url) == ""
+        assert 0 < update(url) < 10
+        assert planned_by(url) == "2099b"
+    moved = sorted(message.due_at for message in orders.scan())
+    assert moved == [due + HOUR + timedelta(minutes=n) for n in range(10)]
+    assert orders.audit()
+
+
+def test_two_at_once_do_no_harm(orders: bide.Queue, url: str, later: Path) -> None:
+    due = from_now(hours=5)
+    dates = [in_town(due + timedelta(minutes=n)) for n in range(40)]
+    orders.put_many([bide.NewMessage(n, at=date, timezone=TOWN) for n, date in enumerate(dates)])
+
+    async def twice(ask: Ask) -> list[int]:
+        zones = own_zones()
+        return await asyncio.gather(
+            update_queue(ask, "orders", zones), update_queue(ask, "orders", zones)
+        )
+
+    with machine_with(later):
+        assert sum(run(url, twice)) == 40
+        assert planned_by(url) == "2099b"
+    moved = sorted(message.due_at for message in orders.scan())
+    assert moved == [due + HOUR + timedelta(minutes=n) for n in range(40)]
+
+
+def test_a_message_that_changes_meanwhile_is_left_alone(
+    orders: bide.Queue, url: str, later: Path
+) -> None:
+    due = from_now(hours=5)
+    for id in ("a", "b"):
+        orders.put(id, id=id, at=in_town(due), timezone=TOWN)
+
+    def interleaved(ask: Ask) -> Ask:
+        async def answer(command: Command) -> Any:
+            if isinstance(command, Edit):
+                await asyncio.to_thread(orders.reschedule, "a", at=due + timedelta(days=1))
+            return await ask(command)
+
+        return answer
+
+    with machine_with(later):
+        steps = run(url, lambda ask: update_queue(interleaved(ask), "orders", own_zones()))
+        assert steps == 1
+    assert get(orders).due_at == due + timedelta(days=1)
+    assert get(orders, "b").due_at == due + HOUR
+
+
+def test_dates_travel(orders: bide.Queue, url: str, later: Path) -> None:
+    due = from_now(hours=5)
+    orders.put(1, id="a", at=in_town(due), timezone=TOWN, group="g")
+    undoable = orders.cancel(group="g", undo=True)
+    assert orders.undo(undoable.undo)
+    assert get(orders).local_date is not None
+    undoable = orders.reschedule(group="g", delay="1d", undo=True)
+    assert get(orders).local_date is None
+    orders.undo(undoable.undo)
+    assert get(orders).local_date is not None
+    with bide.Queue("copy", url) as copy:
+        copy.load(list(orders.export()))
+        assert get(copy).local_date == get(orders).local_date
+        with machine_with(later):
+            assert update(url, "copy") == 1
+        assert get(copy).due_at == due + HOUR
+
+
+def test_the_async_queue_has_the_same(url: str) -> None:
+    due = from_now(hours=5)
+
+    async def work() -> None:
+        async with bide.AsyncQueue("orders", url) as orders:
+            await orders.put(1, id="a", at=in_town(due), timezone=TOWN)
+            assert await orders.reschedule("a", at=in_town(due + HOUR), timezone=TOWN)
+            assert await orders.edit("a", at=in_town(due + 2 * HOUR), timezone=TOWN)
+            message = await orders.get("a")
+            assert message is not None
+            assert message.local_date is not None
+            assert message.due_at == due + 2 * HOUR
+
+    asyncio.run(work())
