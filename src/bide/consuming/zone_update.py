@@ -24,7 +24,7 @@ from bide.model.identity import split_name
 from bide.model.internal_queues import InternalQueue, is_internal
 from bide.model.message import Item, Message
 from bide.model.replanning import Replanned, has_zone, replanned
-from bide.model.replies import Found, Names, Outcomes, Page, expect
+from bide.model.replies import Found, Names, Outcome, Outcomes, Page, expect
 from bide.model.times import LATEST
 from bide.model.zones import ZoneData, is_newer, is_version, own_zones
 
@@ -205,36 +205,21 @@ def what_moves(messages: Sequence[Message], zones: ZoneData) -> list[Moved]:
 
 async def _move(ask: Ask, queue: str, moved: Sequence[Moved]) -> int:
     """Move messages, each unless it has changed since it was read; return how many were moved."""
-    dates: defaultdict[Replanned, list[Message]] = defaultdict(list)
-    runs: defaultdict[tuple[Replanned, int], list[Message]] = defaultdict(list)
+    # A version does not cover the due time of a run, so that comes first, if it is as it was read.
+    dues: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
     for message, anew in moved:
         if message.repeats:
-            runs[anew, message.due].append(message)
-        else:
-            dates[anew].append(message)
-    edits = [moving(queue, anew, messages) for anew, messages in dates.items()]
-    counts = [_count(reply) for reply in await asyncio.gather(*map(ask, edits))]
-    counts += await asyncio.gather(
-        *(_move_runs(ask, queue, anew, due, messages) for (anew, due), messages in runs.items())
-    )
-    return sum(counts)
-
-
-async def _move_runs(
-    ask: Ask, queue: str, anew: Replanned, due: int, messages: Sequence[Message]
-) -> int:
-    """Move runs with one rule from one time to another."""
-    # The due time first, and only if it is as it was read: a version does not cover it.
-    ids = [message.id for message in messages]
-    reply = expect(Outcomes, await ask(Reschedule(queue, ids, at=anew.due, if_due=due)))
-    done = {outcome.id for outcome in reply.outcomes if outcome.done}
-    edited = [message for message in messages if message.id in done]
+            dues[message.due, anew.due].append(message.id)
+    moved_runs: set[str] = set()
+    for (due, due_anew), ids in dues.items():
+        outcomes = await _outcomes(ask, Reschedule(queue, ids, at=due_anew, if_due=due))
+        moved_runs |= {outcome.id for outcome in outcomes if outcome.done}
+    edited = [pair for pair in moved if not pair.message.repeats or pair.message.id in moved_runs]
     if not edited:
         return 0
-    edit = moving(queue, anew, edited)
-    return _count(await ask(msgspec.structs.replace(edit, at=None)))
+    return sum(outcome.done for outcome in await _outcomes(ask, moving(queue, edited)))
 
 
-def _count(reply: Any) -> int:
-    """Return how many messages a change has changed."""
-    return sum(outcome.done for outcome in expect(Outcomes, reply).outcomes)
+async def _outcomes(ask: Ask, command: Command) -> list[Outcome]:
+    """Execute a change, and return its outcomes."""
+    return expect(Outcomes, await ask(command)).outcomes

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from threading import Lock
 
+from bide.model.command_parts import NewTime
 from bide.model.commands import Command, Edit, Lease, RetryCommand
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
@@ -72,25 +73,28 @@ def postponing(
         claimed: each with its lease, and what becomes of it.
         now: when they were claimed.
     """
+    if not claimed:
+        return []
     leases: defaultdict[int, list[Lease]] = defaultdict(list)
-    changes: defaultdict[Replanned, list[Message]] = defaultdict(list)
-    for message, lease, anew in claimed:
+    for _message, lease, anew in claimed:
         leases[anew.due].append(lease)
-        changes[anew].append(message)
-    commands: list[Command] = [
+    releases = [
         RetryCommand(queue, group, due - now, release=True) for due, group in leases.items()
     ]
-    commands += [moving(queue, anew, messages) for anew, messages in changes.items()]
-    return commands
+    return [*releases, moving(queue, [(message, anew) for message, _lease, anew in claimed])]
 
 
-def moving(queue: str, anew: Replanned, messages: Sequence[Message]) -> Edit:
-    """Return the command that gives messages their new due time and rule, unless they changed."""
+def moving(queue: str, moved: Sequence[tuple[Message, Replanned]]) -> Edit:
+    """Return the command that gives messages their new times, each unless it has changed.
+
+    Runs keep their due times: a version does not cover these.
+    """
     return Edit(
         queue,
-        [message.id for message in messages],
-        rule=anew.rule,
-        run=anew.run,
-        at=anew.due,
-        versions=[message.version for message in messages],
+        [message.id for message, _anew in moved],
+        versions=[message.version for message, _anew in moved],
+        times=[
+            NewTime(run=anew.run) if message.repeats else NewTime(anew.due, anew.rule)
+            for message, anew in moved
+        ],
     )

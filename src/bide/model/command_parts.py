@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from bide.model.errors import InvalidArgument
-from bide.model.limits import MAX_COUNT, MAX_ROW, MAX_RUN
+from bide.model.limits import MAX_COUNT, MAX_ROW, MAX_RULE, MAX_RUN
 from bide.model.times import UnixMs
 
 _TOKEN = re.compile(r"([0-9]{1,16})(?:\.([ -~]{1,64}))?")
@@ -57,6 +57,16 @@ class NextRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """When it is due, in Unix milliseconds."""
     run: Annotated[str, Meta(max_length=MAX_RUN)]
     """Which run it is: see `Item.run`."""
+
+
+class NewTime(
+    msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True
+):
+    """What an edit changes of the time of one message; `None`: it stays."""
+
+    due: UnixMs | None = None
+    rule: Annotated[str, Meta(max_length=MAX_RULE)] | None = None
+    run: Annotated[str, Meta(max_length=MAX_RUN)] | None = None
 
 
 class Where(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):

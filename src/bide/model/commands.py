@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import astuple
 
-from bide.model.command_parts import Lease, NextRun, Origin, Where
+from bide.model.command_parts import Lease, NewTime, NextRun, Origin, Where
 from bide.model.limits import (
     BULK,
     MAX_BUCKETS,
@@ -61,6 +61,7 @@ __all__ = [
     "ForecastCommand",
     "History",
     "Lease",
+    "NewTime",
     "NextRun",
     "OnConflict",
     "Origin",
@@ -251,6 +252,8 @@ class Edit(_ById, frozen=True, tag="edit"):
     if_due: UnixMs | None = None
     if_version: str | None = None
     versions: _Strings = []
+    times: Annotated[list[NewTime], Meta(max_length=MAX_COUNT)] = []
+    """One for each id, instead of due time, rule and run; empty: none. The attempts stay."""
 
     outcome_type: ClassVar[type[Outcome]] = EditOutcome
 

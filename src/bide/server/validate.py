@@ -201,11 +201,34 @@ def _check_edit(edit: cmd.Edit, max_body: int) -> None:
     data = b"0" if edit.data is UNSET else edit.data
     is_json = edit.json or edit.data is UNSET
     _check_item(Item("-", data, is_json, edit.at, edit.delay or 0, **edit.options), max_body)
+    if edit.times:
+        _check_times(edit)
     if (edit.rule is UNSET) is not (edit.run is UNSET):
         raise InvalidArgument("rule and run go together: give both, or neither")
     if isinstance(edit.run, str):
         for id in edit.ids:
             check_repeated_id(id)
+
+
+def _check_times(edit: cmd.Edit) -> None:
+    """Check the times that an edit has for each of its messages.
+
+    Raises:
+        InvalidArgument: one of them is not valid, or there are more or fewer than messages.
+    """
+    if len(edit.times) != len(edit.ids):
+        raise InvalidArgument(
+            f"there are {len(edit.times):,} times for {len(edit.ids):,} ids; give one for each id"
+        )
+    if edit.at is not None or edit.delay is not None or edit.rule is not UNSET:
+        raise InvalidArgument("times are instead of at, delay, rule and run: give one of these")
+    for id, time in zip(edit.ids, edit.times, strict=True):
+        with naming_server():
+            # A run goes with the rule that the message has.
+            check_rule_and_run(id, time.rule, None if time.rule is None else time.run)
+            if time.run is not None:
+                Run.of(time.run)
+                check_repeated_id(id)
 
 
 def _check_undo(value: str, name: str) -> None:

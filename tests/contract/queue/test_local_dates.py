@@ -144,15 +144,16 @@ def test_conditions_hold_for_dates(orders: bide.Queue) -> None:
     due = from_now(hours=5)
     orders.put(1, id="a", at=in_town(due), timezone=TOWN)
     version = get(orders).version
-    to = {"at": in_town(due + HOUR), "timezone": TOWN}
+    to: dict[str, Any] = {"at": in_town(due + HOUR), "timezone": TOWN}
     assert not orders.reschedule("a", **to, if_due=due + HOUR)
     assert orders.reschedule("a", **to, if_due=due, if_version=version)
     assert not orders.reschedule("a", **to, if_version=version)
     assert not orders.edit("a", **to, if_version=version)
     assert not orders.reschedule("b", **to)
-    for options in ({"undo": True, "group": "g"}, {"id": "a", "within": object()}):
+    choices: list[dict[str, Any]] = [{"undo": True, "group": "g"}, {"id": "a", "within": object()}]
+    for options in choices:
         with pytest.raises(bide.InvalidArgument, match="and timezone= cannot be combined"):
-            orders.reschedule(**to, **options)  # type: ignore[call-overload]
+            orders.reschedule(**to, **options)
     with pytest.raises(bide.InvalidArgument, match="repeat= and timezone= cannot be combined"):
         orders.edit("a", **to, repeat=None)
     with pytest.raises(bide.InvalidArgument, match="delay= and timezone= cannot be combined"):
@@ -334,7 +335,7 @@ def test_a_kill_in_the_middle_is_completed(
             nonlocal edits
             if isinstance(command, Edit):
                 edits += 1
-                if edits > 4:
+                if edits > 2:
                     raise Killed
             return await ask(command)
 
@@ -356,7 +357,7 @@ def test_two_at_once_do_no_harm(orders: bide.Queue, url: str, later: Path) -> No
     dates = [in_town(due + timedelta(minutes=n)) for n in range(40)]
     orders.put_many([bide.NewMessage(n, at=date, timezone=TOWN) for n, date in enumerate(dates)])
 
-    async def twice(ask: Ask) -> list[int]:
+    async def twice(ask: Ask) -> tuple[int, int]:
         zones = own_zones()
         return await asyncio.gather(
             update_queue(ask, "orders", zones), update_queue(ask, "orders", zones)
@@ -395,7 +396,7 @@ def test_dates_travel(orders: bide.Queue, url: str, later: Path) -> None:
     due = from_now(hours=5)
     orders.put(1, id="a", at=in_town(due), timezone=TOWN, group="g")
     undoable = orders.cancel(group="g", undo=True)
-    assert orders.undo(undoable.undo)
+    orders.undo(undoable.undo)
     assert get(orders).local_date is not None
     undoable = orders.reschedule(group="g", delay="1d", undo=True)
     assert get(orders).local_date is None

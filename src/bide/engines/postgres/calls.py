@@ -114,8 +114,13 @@ def _carry_out(batch: PostgresBatch, command: Any) -> Reply:
     of_versions(batch, command.queue, dict(pairs))  # locks them in the order of all commands
     outcomes: list[Outcome] = []
     wakes: list[int] = []
-    for id, version in pairs:  # one after the other: the first change may give another version
-        fields = {"versions": [version]} if getattr(command, "versions", ()) else {}
+    # One after the other: the first change may give another version.
+    for number, (id, version) in enumerate(pairs):
+        fields: dict[str, Any] = {}
+        if getattr(command, "versions", ()):
+            fields["versions"] = [version]
+        if getattr(command, "times", ()):
+            fields["times"] = [command.times[number]]
         reply = execute(batch, msgspec.structs.replace(command, ids=[id], **fields))
         assert isinstance(reply, Outcomes)
         outcomes += reply.outcomes
@@ -166,9 +171,8 @@ def _change(batch: PostgresBatch, verb: str, command: Any, *, edit: object = Non
         untouched=field_of("release", False),
         only_seqs=only_seqs,
         actor=command.actor,
-        notes=_notes(batch, command),
         edit=None if edit is None else batch.json(edit),
-        **_next_runs(command),
+        **{"notes": _notes(batch, command)} | _next_runs(command) | _new_times(command),
         **batch.identity,
     )
     has_changed = any(row.done or row.state in _CHANGED for row in rows)
@@ -190,6 +194,17 @@ def _next_runs(command: Any) -> dict[str, Argument]:
     dues = [None if following is None else following.due for following in command.next]
     runs = [None if following is None else following.run for following in command.next]
     return {"next": integers(dues), "runs": texts(runs), "how": command.how}
+
+
+def _new_times(command: Any) -> dict[str, Argument]:
+    """Return the times of messages as arguments, which only an edit may have."""
+    if not (isinstance(command, cmd.Edit) and command.times):
+        return {}
+    return {
+        "next": integers([time.due for time in command.times]),
+        "notes": texts([time.rule for time in command.times]),
+        "runs": texts([time.run for time in command.times]),
+    }
 
 
 def _notes(batch: PostgresBatch, command: Any) -> bytes | None:

@@ -73,7 +73,7 @@ def _stores_rules(run: Sequence[Any]) -> bool:
     """Return whether commands, executed as one, may store a message that repeats."""
     if isinstance(run[0], cmd.Put):
         return any(item.rule is not None for command in run for item in command.items)
-    return isinstance(run[0], cmd.Edit) and isinstance(run[0].rule, str)
+    return isinstance(run[0], cmd.Edit) and (isinstance(run[0].rule, str) or bool(run[0].times))
 
 
 class RedisEngine:

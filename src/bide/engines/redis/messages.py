@@ -15,7 +15,7 @@ from bide.engines.redis.constants import SLICE
 from bide.engines.redis.layout import Word, as_outcome, packed_values, shard_of
 from bide.engines.redis.queues import ShardedQueue
 from bide.model import commands as cmd
-from bide.model.command_parts import NextRun, Origin
+from bide.model.command_parts import NewTime, NextRun, Origin
 from bide.model.errors import StoreError
 from bide.model.message import REASON_LENGTH, Item, State
 from bide.model.replies import Outcome, Outcomes
@@ -131,8 +131,9 @@ def script_of(command: Any) -> tuple[str, tuple[Any, ...]]:
     at = getattr(command, "at", None)
     after = getattr(command, "delay", None)
     if isinstance(command, cmd.Edit):
+        words_of_each = 4 if command.times else 2
         conditions = command.if_due, command.if_version
-        return "edit", (at, after, *conditions, _edited_fields(command))
+        return "edit", (at, after, *conditions, _edited_fields(command), words_of_each)
     verb = command.__struct_config__.tag
     if getattr(command, "release", False):  # a retry that counts no attempt
         verb = "untouched"
@@ -166,7 +167,7 @@ def _rows_of(command: Any) -> list[tuple[Word, ...]]:
     Its id, and the token of its lease, the version that the caller saw, or an empty text; of an ack
     with results also the result, of an extend with reports the report; of a renewal the result, and
     when the next run is due and which one it is; of a postponement when it is due from now on, and
-    when it must be due now.
+    when it must be due now; of an edit with times the due time, and rule and run.
     """
     if isinstance(command, cmd.Renew):
         results = command.results or [None] * len(command.leases)
@@ -187,10 +188,21 @@ def _rows_of(command: Any) -> list[tuple[Word, ...]]:
         dues = map(str, command.dues)
         dues_now = map(str, command.if_dues or repeat("", len(command.ids)))
         return list(zip(command.ids, dues, dues_now, strict=True))
+    if isinstance(command, cmd.Edit) and command.times:
+        versions_or_none = command.versions or [""] * len(command.ids)
+        return [
+            (id, version, "" if time.due is None else str(time.due), _time_words(time))
+            for id, version, time in zip(command.ids, versions_or_none, command.times, strict=True)
+        ]
     if versions := getattr(command, "versions", None):
         return list(zip(command.ids, versions, strict=True))
     leases = [(lease.id, str(lease.token)) for lease in getattr(command, "leases", ())]
     return [*leases, *((id, "") for id in getattr(command, "ids", None) or ())]
+
+
+def _time_words(time: NewTime) -> str:
+    """Return rule and run of a message as the script reads them, each of them or empty."""
+    return f"{time.rule or ''}\n{time.run or ''}"
 
 
 def _next_words(following: NextRun | None) -> str:

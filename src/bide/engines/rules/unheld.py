@@ -20,6 +20,7 @@ from bide.engines.rules.change import (
 )
 from bide.engines.rules.leases import died, put_off, stop, with_failure
 from bide.engines.rules.record import Record
+from bide.model.command_parts import NewTime
 from bide.model.commands import BuryCommand, Cancel, Edit, Postpone, Purge, Reschedule, Revive
 from bide.model.replies import Outcome
 
@@ -65,7 +66,8 @@ def postpone(record: Record, command: Postpone, place: int, facts: Facts) -> Cha
 
 def edit(record: Record, command: Edit, place: int, facts: Facts) -> Change:
     """Change fields of the message; a dead letter gets no due time."""
-    due = command.due(facts.now)
+    new_time = command.times[place] if command.times else NewTime()
+    due = command.due(facts.now) if new_time.due is None else new_time.due
     if record.state == "dead" and (due is not None or record.in_transit):
         return unchanged(record, facts.now)
     if record.state not in (*WAITING, "dead") or command.if_due not in (None, record.due):
@@ -80,6 +82,9 @@ def edit(record: Record, command: Edit, place: int, facts: Facts) -> Change:
     is_another = command.rule != record.rule and command.run != record.run
     if isinstance(command.run, str) and is_another and record.state in WAITING:
         options |= {"attempt": 0, "failures": ()}  # its first run has all attempts
+    for name in ("rule", "run"):
+        if (text := getattr(new_time, name)) is not None:
+            options[name] = text
     after = replace(after, **options)
     # Its priority is a part of its rank.
     if after.state == "delayed":

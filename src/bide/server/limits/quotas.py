@@ -243,7 +243,8 @@ class Quotas:
             if stored_size(edited):
                 await self._admit_messages(namespace, [edited] * len(command.ids), 0, admitted)
             else:  # only the due time is new
-                self._check_each(namespace, [edited])
+                later_ones = [Item("", b"", at=time.due) for time in command.times if time.due]
+                self._check_each(namespace, [edited, *later_ones])
 
     async def _admit_uncounted(self, command: cmd.Put, internal: InternalQueue | None) -> None:
         """Admit reports of workers or declared settings: no quota counts them, so they are few."""

@@ -177,10 +177,17 @@ lease = struct(
     cmd.Lease, id=some(["right"] * 5 + ["stale", "another's"]), token=some([0, 0, 0, 1, 1, 2, 3, 4])
 )
 origin = struct(cmd.Origin, rows=several(some("12"), 1, 1), before=some(["", "", "9.0.2"]))
+new_time = struct(
+    cmd.NewTime,
+    due=either(some([None]), moments),
+    rule=some([None, RULE, OTHER_RULE]),
+    run=some([None]),  # the message may have no rule
+)
 VALUES |= {
     "items": several(struct(Item), 4, 1),
     "leases": several(lease, 5, 1),
     "origin": either(*[some([None])] * 3, origin),
+    "times": either(*[some([[]])] * 3, several(new_time, 3, 3)),
     "versions": either(some([[]]), several(some([SEEN, SEEN, "0" * 16]), 3, 3)),
     "where": either(some([None]), struct(cmd.Where)),
 }
@@ -203,7 +210,9 @@ def command(command_type: Any, **own: Draw[Any]) -> Draw[cmd.Command]:
             values["state"] = "dead"  # only dead letters are purged by id
         if isinstance(drawn, cmd.Extend) and not drawn.progress:
             values["lease"] = drawn.lease or 100  # without a report it must extend
-        if isinstance(drawn, cmd.Edit):
+        if values.get("times"):
+            values["times"] = drawn.times[: len(ids)]
+        elif isinstance(drawn, cmd.Edit):
             values |= _rule_and_run(drawn)
         if values.get("items"):
             values["items"] = [replace(item, **_rule_and_run(item)) for item in drawn.items]
@@ -239,7 +248,8 @@ def _left_out(drawn: Any) -> set[str]:
             return {"state", "where", "limit", "max_bytes"}
         case cmd.Scan() if drawn.state not in SORTED:  # only whole pages are equal
             return {"limit", "max_bytes"}
-    return {"if_version"} if getattr(drawn, "versions", ()) else set()
+    left_out = {"at", "delay", "rule", "run"} if getattr(drawn, "times", ()) else set[str]()
+    return left_out | {"if_version"} if getattr(drawn, "versions", ()) else left_out
 
 
 def names_of(command: Any) -> list[str]:

@@ -77,3 +77,46 @@ class RuleCases:
         assert (driver.get("a").attempt, driver.get("a").rule) == (1, OTHER_RULE)
         driver.edit("a", rule=None, run=None)
         assert driver.get("a").rule is None
+
+    def test_an_edit_has_a_time_for_each(self, driver: Driver) -> None:
+        driver.put("a", "b", at=START + HOUR, expires=50, rule=RULE)
+        driver.put("c", at=START + HOUR, rule=RULE, run=RUNS[0])
+        times = [
+            cmd.NewTime(START + 2 * HOUR, OTHER_RULE),
+            cmd.NewTime(rule=OTHER_RULE),
+            cmd.NewTime(run=RUNS[1]),
+        ]
+        assert done(driver.edit("a", "b", "c", times=times)) == [True] * 3
+        dues = [START + 2 * HOUR, START + HOUR, START + HOUR]
+        assert [driver.get(id).due for id in "abc"] == dues
+        assert [driver.get(id).rule for id in "abc"] == [OTHER_RULE, OTHER_RULE, RULE]
+        assert [driver.get(id).run for id in "abc"] == [None, None, RUNS[1]]
+        assert driver.get("a").expires == 50
+
+    def test_an_edit_with_a_time_that_has_come(self, driver: Driver) -> None:
+        driver.put("a", at=START + HOUR, rule=RULE)
+        driver.edit("a", times=[cmd.NewTime(START - 5, OTHER_RULE)])
+        assert (driver.state("a"), driver.get("a").rule) == ("ready", OTHER_RULE)
+
+    def test_an_edit_has_a_version_for_each(self, driver: Driver) -> None:
+        driver.put("a", "b", "c", at=START + HOUR, rule=RULE)
+        versions = [driver.get("a").version, "0" * 16, driver.get("c").version]
+        times = [cmd.NewTime(START + (n + 2) * HOUR, OTHER_RULE) for n in range(3)]
+        outcomes = driver.edit("a", "b", "c", versions=versions, times=times)
+        assert done(outcomes) == [True, False, True]
+        assert [driver.get(id).rule for id in "abc"] == [OTHER_RULE, RULE, OTHER_RULE]
+        assert driver.get("c").due == START + 4 * HOUR
+        assert done(driver.edit("a", "b", versions=versions[:2], priority=3)) == [False, False]
+
+    def test_an_edit_that_names_an_id_twice_has_times_for_both(self, driver: Driver) -> None:
+        driver.put("a", at=START + HOUR, rule=RULE)
+        version = driver.get("a").version
+        times = [cmd.NewTime(START + 2 * HOUR, OTHER_RULE), cmd.NewTime(START, RULE)]
+        outcomes = driver.edit("a", "a", versions=[version, version], times=times)
+        assert done(outcomes) == [True, False]
+        assert (driver.get("a").due, driver.get("a").rule) == (START + 2 * HOUR, OTHER_RULE)
+
+    def test_a_dead_letter_gets_no_time(self, driver: Driver) -> None:
+        driver.retry(driver.lease("a", attempts=1, rule=RULE))
+        (outcome,) = driver.edit("a", times=[cmd.NewTime(START, OTHER_RULE)])
+        assert (outcome.done, driver.get("a").rule) == (False, RULE)

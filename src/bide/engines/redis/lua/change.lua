@@ -379,27 +379,31 @@ end
 --   due, version  what the caller saw (see is_still), or nil
 --   given      the fields of a record that change; expires is false where a message does not expire any more, rule and
 --              run where it repeats no more
--- ARGV from 3 on, two for each: id, and version that the caller saw, or empty
+--   width  2, or 4 with times of each
+-- ARGV from 3 on, so many for each: id, version that the caller saw or empty, its own due time or empty, and its own
+--   rule, a line feed and its own run, each of these or empty
 -- Reply: [now, change, [outcome of each], []]
 local edited  -- `given` of the call at hand
 
 -- Edits a message; returns whether it may be.
-local function edit(r, version)
-  if r.token or r.state and (r.state ~= 'dead' or moment) then return false end
+local function edit(r, version, own_due, own_time)
+  local due = tonumber(own_due) or moment
+  if r.token or r.state and (r.state ~= 'dead' or due) then return false end
   local last = r.failures[#r.failures]
   if r.state and last and find(last[4], '^in transit by bide ') then
     return false  -- a move or import has it under way: the change would be lost
   end
   if not is_still(r, if_due, version ~= '' and version or if_version) then return false end
-  local is_ready = not r.state and not moment and not call('ZSCORE', DELAYED, r.member)
-  if moment then plan(r, moment) end
+  local is_ready = not r.state and not due and not call('ZSCORE', DELAYED, r.member)
+  if due then plan(r, due) end
   set_group(r, edited.group or r.group)
   -- With another rule and another run, this one has all attempts.
   if edited.run and edited.rule ~= r.rule and edited.run ~= r.run and not r.state then
     r.attempt, r.failures = 0, {}
   end
   for name, value in pairs(edited) do r[name] = value end
-  r.expires, r.rule, r.run = r.expires or nil, r.rule or nil, r.run or nil
+  local rule, run = match(own_time, '^([^\n]+)'), match(own_time, '\n(.+)$')
+  r.expires, r.rule, r.run = r.expires or nil, rule or r.rule or nil, run or r.run or nil
   if edited.expires then r.expires = r.expires - (r.due - (r.planned or r.due)) end  -- a retry keeps when it expires
   if r.state then
     save(r)
@@ -411,9 +415,9 @@ local function edit(r, version)
   return true
 end
 
-define('edit', {}, {}, function(at, after, due, version, given)
+define('edit', {}, {}, function(at, after, due, version, given, width)
   moment, if_due, if_version, edited = at or after and now + after, due, version, given
-  return change_each(2, edit)
+  return change_each(width, edit)
 end)
 
 -- sweep: delete, or count, messages that a rule names, a slice at a time.

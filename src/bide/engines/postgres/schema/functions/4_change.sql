@@ -27,6 +27,7 @@ END $$;
 -- | ack, renew, retry, bury, extend | leased, by the token given | as the holder says; if it was asked to stop, all but ack and extend delete |
 --
 -- `p_notes`, as JSON: of an ack the results, of an extend the reports; with no `p_delay` the leases stay.
+-- Of an edit `p_next`, `p_notes` and `p_runs` are the due times, rules and runs of each message; null: that stays.
 --
 -- Of a renew `p_next` and `p_runs` are the next runs, and `p_how` is how those end that are held: an ack is a renew
 -- of which no next run is planned. With `p_how` dead, a bury makes also those dead letters that repeat.
@@ -120,7 +121,7 @@ BEGIN
       WHEN p_verb = 'postpone' THEN was.state < LEASED_STATE AND was.due = coalesce(named.if_due, was.due)
       WHEN p_verb = 'edit' THEN
         (p_if_due IS NULL OR was.due = p_if_due)
-        AND (was.state < LEASED_STATE OR was.state = DEAD_STATE AND new_due IS NULL
+        AND (was.state < LEASED_STATE OR was.state = DEAD_STATE AND new_due IS NULL AND named.due IS NULL
         -- One that a move or import has under way is refused: the change would be lost.
         AND coalesce(was.failures, '') !~ '"in transit by bide [^"]*"[^"]*\]\]$')
       WHEN p_verb IN ('revive', 'purge') THEN was.state = DEAD_STATE
@@ -165,9 +166,9 @@ BEGIN
     new := was;
     cause := NULL;
     ending := NULL;
-    IF p_verb IN ('reschedule', 'revive', 'edit') AND new_due IS NOT NULL THEN
+    IF p_verb IN ('reschedule', 'revive', 'edit') AND coalesce(named.due, new_due) IS NOT NULL THEN
       new.state := DELAYED_STATE;
-      new.due := new_due;
+      new.due := coalesce(named.due, new_due);
       new.planned := NULL;
       new.asked := CASE p_verb WHEN 'revive' THEN coalesce(was.asked, was.planned, was.due) END;
       new.expires := was.expires + was.due - coalesce(was.planned, was.due);  -- as its put asked
@@ -199,6 +200,8 @@ BEGIN
           new.attempt := 0;
           new.failures := NULL;
         END IF;
+        new.rule := coalesce(named.note, new.rule);
+        new.run := coalesce(named.run, new.run);
         IF edit -> 'expires' IS NOT NULL THEN  -- a retry keeps the time at which it expires
           new.expires := new.expires - (new.due - coalesce(new.planned, new.due));
         END IF;
