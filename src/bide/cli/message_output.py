@@ -183,7 +183,11 @@ def _attempts(message: Message, of: str) -> str:
 def _runs(message: Message, explanation: Explanation | None) -> list[tuple[str, Cell | None]]:
     """Return the lines about rule and runs of a message."""
     run = None if explanation is None else explanation.run
-    lines: list[tuple[str, Cell | None]] = [("repeats", words_of(message) or None)]
+    date = message.local_date
+    lines: list[tuple[str, Cell | None]] = [
+        ("date", None if date is None else str(date)),
+        ("repeats", words_of(message) or None),
+    ]
     if run is None or run.status == "unread":
         return lines
     if run.status != "held":

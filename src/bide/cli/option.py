@@ -8,7 +8,7 @@ import click
 
 from bide.cli.errors import DEBUG
 from bide.cli.store import CommandStore
-from bide.cli.times import read_cron, read_duration, read_moment, read_period, read_zone
+from bide.cli.times import read_cron, read_due, read_duration, read_moment, read_period, read_zone
 from bide.engines.registry import mask
 from bide.model.commands import EDITED
 from bide.model.errors import BideError
@@ -180,11 +180,20 @@ when = together(
         "The time from now until it is due: 250ms, 30s, 1h30m, 7d, or seconds.",
         what="delay",
     ),
-    moment(
+    click.option(
         "--at",
-        "The due time instead: ISO 8601 with a zone (2026-12-01T09:00+01:00, or "
-        "'2026-12-01 09:00 Europe/Berlin'), or Unix seconds. A time in the past means at once.",
+        type=read_due,
+        metavar="DATETIME",
+        help="The due time instead: ISO 8601 with a zone (2026-12-01T09:00+01:00, or "
+        "'2026-12-01 09:00 Europe/Berlin'), or Unix seconds; with --timezone a local date "
+        "(2026-12-01 09:00). A time in the past means at once.",
     ),
+)
+timezone = click.option(
+    "--timezone",
+    type=read_zone,
+    metavar="ZONE",
+    help="Of --at, a local date: it moves if the rules of the zone change.",
 )
 
 limit = count("-n", "--limit", help=f"The maximum number; {SCREEN} on a terminal, all in a pipe.")
@@ -257,7 +266,7 @@ rule_times = together(
         "--timezone",
         type=read_zone,
         metavar="ZONE",
-        help="The time zone of --cron, as Europe/Berlin; UTC by default.",
+        help="The time zone of --cron (UTC by default) or of --at (a local date), as Europe/Berlin.",
     ),
 )
 rule_bounds = together(

@@ -71,6 +71,7 @@ SECTIONS = {
     "Service": (
         "service.init",
         "service.doctor",
+        "service.zones",
         "service.serve",
         "service.token",
         "service.push",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from bide.cli.errors import usage_error
+from bide.cli.times import read_moment
 from bide.model.errors import InvalidArgument
 from bide.model.message import Message
 from bide.model.times import iso
@@ -30,6 +31,10 @@ def take_rule(options: dict[str, Any]) -> "Repeat | None":
     """
     given = {name: options.pop(name) for name in RULE_OPTIONS}
     given = {name: value for name, value in given.items() if value is not None}
+    if given.keys() == {"timezone"} and options.get("at") is not None:
+        options["timezone"] = check_date(options, given["timezone"])
+        return None
+    check_date(options, None)
     if not given:
         return None
     if "cron" in given and "every" in given:
@@ -53,6 +58,28 @@ def take_rule(options: dict[str, Any]) -> "Repeat | None":
     from bide.model.repeat import repeat
 
     return repeat(**given)
+
+
+def check_date(options: dict[str, Any], timezone: str | None) -> str | None:
+    """Check that a local date has a zone, and a zone a local date; return the zone.
+
+    Args:
+        options: those of a command.
+        timezone: the zone, if it is for `--at`.
+
+    Raises:
+        click.UsageError: one is given without the other, or with `--delay`.
+    """
+    at = options.get("at")
+    if timezone is None and isinstance(at, str):
+        read_moment(at, "at")  # raises: it has no zone
+    if timezone is not None and not isinstance(at, str):
+        raise usage_error(
+            "--timezone goes with a local date, which has no zone itself: --at '2026-12-01 09:00'"
+        )
+    if timezone is not None and options.get("delay") is not None:
+        raise usage_error("--delay and --timezone cannot be used together: give --at")
+    return timezone
 
 
 @contextmanager
@@ -101,9 +128,10 @@ def is_held(message: Message) -> bool:
 
 
 def rule_facts(message: Message) -> dict[str, Any]:
-    """Return what JSON says of rule and run of a message; nothing if it does not repeat."""
+    """Return what JSON says of the date, or of rule and run, of a message."""
     if not message.repeats:
-        return {}
+        date = message.local_date
+        return {} if date is None else {"date": date.date, "timezone": date.timezone}
     from bide.model.time_rule import repeat_of
     from bide.observing.seen_runs import repeats, run_of
 

@@ -72,6 +72,29 @@ def read_moment(value: str | float, what: str) -> float:
         raise click.BadParameter(f"{value!r} {in_options(reason)}") from None
 
 
+def read_due(value: str | float) -> float | str:
+    """Read a due time: as `read_moment` does, or a local date, which is returned as it is.
+
+    Raises:
+        click.BadParameter: it is neither.
+    """
+    if isinstance(value, str) and is_local_date(value):
+        return value
+    return read_moment(value, "at")
+
+
+def is_local_date(text: str) -> bool:
+    """Return whether a text is a date and time without a zone.
+
+    Example:
+        >>> is_local_date("2026-12-01 09:00"), is_local_date("2026-12-01 09:00Z")
+        (True, False)
+    """
+    with suppress(ValueError):
+        return datetime.fromisoformat(text.strip()).tzinfo is None and not text.strip().isdigit()
+    return False
+
+
 def _as_datetime(text: str) -> datetime:
     """Read a time with an offset or the name of a zone.
 

@@ -107,6 +107,7 @@ class Explanation(msgspec.Struct, frozen=True):
         if facts.successor is not None and "lapsed" not in self.reasons:
             parts.append(("successor", {"due": facts.successor}))
         parts += self._repeats()
+        parts += self._local_date()
         common = {"id": self.id, "queue": self.queue}
         first, *others = [render(clause, common | values, language) for clause, values in parts]
         colon, semicolon = clauses()["separator"][language]
@@ -178,6 +179,20 @@ class Explanation(msgspec.Struct, frozen=True):
             yield "repeats held" if run.is_held else "repeats next", values
             if run.left is not None:
                 yield "runs left", {"count": run.left}
+
+    def _local_date(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the clause about the local date of a message, unless it was rescheduled since."""
+        facts = self.facts
+        if facts.rule is None or facts.run is not None or facts.state not in ("delayed", "ready"):
+            return
+        from bide.model.time_rule import date_of  # here: most messages have none
+
+        planned = date_of(facts.rule)
+        if planned is None or planned.at not in (facts.due, facts.planned):
+            return
+        clause = "local date by" if planned.zones else "local date"
+        values = {"timezone": planned.local.timezone, "zones": planned.zones}
+        yield clause, {"date": planned.local.date, **values}
 
     def _delayed(self) -> Cause:
         facts = self.facts

@@ -1,11 +1,12 @@
 """Changes that give messages a local date: what else their rules say stays, so they are read."""
 
-from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from bide.lane.steps import Steps, following
+from bide.lane.steps import Steps, following, outcomes_of
+from bide.model.command_parts import NewTime
 from bide.model.commands import Edit, Find, Reschedule, Scan
 from bide.model.errors import InvalidArgument
 from bide.model.local_date import PlannedDate, planned_date
@@ -54,7 +55,7 @@ def dating(command: Reschedule | Edit, date: PlannedDate) -> Steps[Outcome]:
     while True:
         found: Found = yield Find(command.queue, command.ids)
         (message,) = found.messages
-        dated = command if message is None else _with_date(command, message, date)
+        dated = command if message is None else with_new_date(command, message, date)
         reply: Outcomes = yield dated
         (outcome,) = reply.outcomes
         tries -= 1
@@ -65,7 +66,7 @@ def dating(command: Reschedule | Edit, date: PlannedDate) -> Steps[Outcome]:
             return command.answered(outcome)
 
 
-def _with_date(
+def with_new_date(
     command: Reschedule | Edit, message: Message, date: PlannedDate
 ) -> Reschedule | Edit:
     """Return the command that gives a message a date, unless the message has changed meanwhile."""
@@ -87,29 +88,32 @@ def dating_all(command: Reschedule, first: Scan, date: PlannedDate) -> Steps[int
     count = 0
     while scan is not None:
         page: Page = yield scan
-        messages = [
-            message
-            for message in page.messages
-            if message.state in ("delayed", "ready") and not message.held
-        ]
-        if ids := [message.id for message in messages if message.repeats]:
-            reply: Outcomes = yield msgspec.structs.replace(command, ids=ids)
-            count += sum(map(bool, reply.outcomes))
-        by_rule: defaultdict[str | None, list[Message]] = defaultdict(list)
-        for message in messages:
-            if not message.repeats:
-                by_rule[message.rule].append(message)
-        for rule, group in by_rule.items():
-            edit = Edit(
-                command.queue,
-                [message.id for message in group],
-                rule=with_date(rule, date),
-                run=None,
-                at=date.at,
-                versions=[message.version for message in group],
-                actor=command.actor,
-            )
-            reply = yield edit
-            count += sum(map(bool, reply.outcomes))
+        count += yield from dating_page(command, page.messages, date)
         scan = following(scan, page)
     return count
+
+
+def dating_page(command: Reschedule, messages: Sequence[Message], date: PlannedDate) -> Steps[int]:
+    """Let those of some messages be due on a date that no worker holds; return how many were.
+
+    A message that is held waits for a person, whatever is done to its group.
+    """
+    waiting = [
+        message
+        for message in messages
+        if message.state in ("delayed", "ready") and not message.held
+    ]
+    changes: list[Reschedule | Edit] = []
+    if ids := [message.id for message in waiting if message.repeats]:
+        changes.append(msgspec.structs.replace(command, ids=ids))
+    if dated := [message for message in waiting if not message.repeats]:
+        edit = Edit(
+            command.queue,
+            [message.id for message in dated],
+            versions=[message.version for message in dated],
+            times=[NewTime(date.at, with_date(message.rule, date)) for message in dated],
+            actor=command.actor,
+        )
+        changes.append(edit)
+    outcomes = yield from outcomes_of(*changes)
+    return sum(map(bool, outcomes))

@@ -114,7 +114,11 @@ class PutOptions(Options, kw_only=True, forbid_unknown_fields=True, omit_default
     delay: Span | None = None
     """How long from now until it is due. Not together with `at`; due at once without both."""
     at: When | None = None
-    """When it is due."""
+    """When it is due; with `timezone` a local date, such as "2027-03-28 09:00"."""
+    timezone: str | None = None
+    """The time zone of `at`, such as "Europe/Paris": the message keeps date and zone, and moves if
+    the rules of the zone change. A time that the clocks skip is right after the gap, and one that
+    they show twice is the first one."""
     expires: Span | None = None
     """How long after its due time it is still worth delivering."""
     latest: Span | None = None
@@ -298,6 +302,10 @@ class MessageOut(msgspec.Struct, kw_only=True, omit_defaults=True):
     """When it was first put; missing if unknown."""
     successor: int | None = None
     """The due time of the message that follows it when the lease ends; see `latest` of a put."""
+    date: str | None = None
+    """If it is planned for a local date: date and time, in `timezone`."""
+    timezone: str | None = None
+    """The time zone of `date`."""
     repeat: RepeatRule | None = None
     """By which rule it repeats, as a put has it, with times in ISO 8601; missing: it does not."""
     run_at: int | None = None
@@ -333,6 +341,15 @@ class OutcomesOut(msgspec.Struct):
     """The outcome of each message, in the order of the request."""
 
     outcomes: list[Outcome]
+
+
+def due(at: str | float | None, timezone: str | None) -> Moment | str | None:
+    """Convert the due time of a request: with a zone a local date, which is checked later.
+
+    Raises:
+        InvalidArgument: it is not a valid time, or has no zone.
+    """
+    return moment(at, "at") if timezone is None else at
 
 
 def moment(value: str | float | None, name: str) -> Moment | None:
@@ -379,6 +396,8 @@ def shown(
         fields["body"] = msgspec.Raw(message.data)
     else:
         fields["raw"] = message.data
+    if (date := message.local_date) is not None:
+        fields |= {"date": date.date, "timezone": date.timezone}
     if message.repeats:
         fields["repeat"] = RepeatRule.of(message.rule or "")
         with suppress(InvalidArgument):  # of a later version of bide

@@ -58,6 +58,9 @@ def put(
     With --latest, each put of the id moves its due time to --delay from now, but not past that
     time (debounce). If a worker holds the message, the new one follows it when the lease ends.
 
+    With --timezone, --at is a local date: the message keeps date and zone, and moves if the rules
+    of the zone change before then.
+
     With --cron or --every, the message repeats: each run ends as a message does, and the next one
     takes its place under the same id. It is first due at the first time of the rule, unless --delay
     or --at says when.
@@ -66,6 +69,7 @@ def put(
     Example:
       bide put orders '{"order": 42}' --delay 30m --id order-42
       bide put mail "good morning" --text --at 2026-12-01T09:00+01:00
+      bide put mail '"hello"' --at "2027-03-28 09:00" --timezone Europe/Paris
       producer | bide put events --lines --delay 10s
       bide put mail '"weekly"' --id ann/weekly --cron "0 9 * * MON" \\
         --timezone Europe/Berlin

@@ -10,10 +10,12 @@ from bide.cli.command import on_store
 from bide.cli.errors import usage_error
 from bide.cli.message_output import print_outcomes
 from bide.cli.output import Output
+from bide.cli.rules import check_date
 from bide.cli.store import CommandStore
 
 
-@on_store(option.queue, click.argument("id", required=False), option.when, option.if_due)
+@on_store(option.queue, click.argument("id", required=False), option.when, option.timezone)
+@option.if_due
 @option.if_version
 @option.rule
 @option.flag("--dry-run", help="With --group: only count the messages, and show the first ones.")
@@ -26,7 +28,8 @@ def reschedule(
     if_due: float | None,
     if_version: str | None,
     delay: float | None,
-    at: float | None,
+    at: float | str | None,
+    timezone: str | None,
     dry_run: bool,
     undoable: bool,
     **rule: Any,
@@ -41,6 +44,7 @@ def reschedule(
     Example:
       bide reschedule orders order-42 --delay 1h
       bide reschedule orders order-42 --at 2026-12-01T09:00+01:00
+      bide reschedule mail ann --at "2026-12-01 09:00" --timezone Europe/Berlin
       bide reschedule mail --group order:42 --delay 1d --undo
     """
     as_seen = if_due is not None or if_version is not None
@@ -56,16 +60,20 @@ def reschedule(
         )
     if (delay is None) == (at is None):
         raise usage_error("reschedule needs one new due time: --delay or --at")
+    check_date({"at": at, "delay": delay}, timezone)
+    if timezone is not None and undoable:
+        raise usage_error("--undo and --timezone cannot be used together")
     orders = store.queue(queue)
+    when: dict[str, Any] = {"delay": delay, "at": at, "timezone": timezone}
     if id is not None:
-        outcome = orders.reschedule(id, delay=delay, at=at, if_due=if_due, if_version=if_version)
+        outcome = orders.reschedule(id, **when, if_due=if_due, if_version=if_version)
         return print_outcomes(store, out, queue, [outcome], "rescheduled", as_seen=as_seen)
     return change_many(
         store,
         out,
         queue,
         "rescheduled",
-        lambda **how: orders.reschedule(delay=delay, at=at, **rule, **how),
+        lambda **how: orders.reschedule(**when, **rule, **how),
         dry_run=dry_run,
         undoable=undoable,
         some=lambda: waiting(orders, rule),

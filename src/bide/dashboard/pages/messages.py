@@ -86,6 +86,7 @@ async def message(view: PageView) -> HtmlPage:
         {
             "explanation": explanation,
             "run": explanation.run,
+            "local_date": message.local_date,
             "rule": rule_fields(message),
             "queue": view.own(full),
             "body": None if view.refreshes else view.shown.body(message),

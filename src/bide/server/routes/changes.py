@@ -14,6 +14,7 @@ from bide.model.replies import Affected, Ends, Outcome, Outcomes, Page, expect
 from bide.model.times import milliseconds
 from bide.model.undoing import bulk_of
 from bide.queue.arguments import check_running
+from bide.queue.dates import dating, dating_page, with_new_date
 from bide.queue.dry_run import look_at_dead
 from bide.queue.steps import after_stop, unheld
 from bide.server import wire
@@ -94,17 +95,25 @@ async def edit(call: ApiCall) -> Answer:
     if content.repeat is not UNSET:
         options["repeat"] = None if content.repeat is None else content.repeat.rule
     options["headers"] = given.headers_of(content.headers) if bytes(content.headers) else UNSET
+    date = content.date(repeat=content.repeat is not UNSET)
     command = call.arguments.edit(
         [check_name(call.request.part("id"))],
         await given.body_of(call, content),
         content.delay,
-        wire.moment(content.at, "at"),
+        content.new_due(date),
         None,
         decoded=True,
         **options,
     )
     seen, command = await _only_if(call, command)
-    (outcome,) = (await call.ask(Outcomes, command)).outcomes
+    if date is not None and seen is not None:
+        dated = with_new_date(command, seen, date)
+        assert isinstance(dated, Edit)  # as the command is
+        command = dated
+    if date is not None and seen is None:
+        outcome = await call.carry_out(dating(command, date))
+    else:
+        (outcome,) = (await call.ask(Outcomes, command)).outcomes
     answer = given.changed(outcome, conditional=command.if_version is not None)
     if seen is None:
         return answer
@@ -169,7 +178,8 @@ async def reschedule_where(
 
     One request moves up to 1,000 messages; repeat with the `cursor` while there is one.
     """
-    command = call.arguments.reschedule([], content.delay, wire.moment(content.at, "at"), None)
+    date = content.date(undo=query.undo)
+    command = call.arguments.reschedule([], content.delay, content.new_due(date), None)
     if query.dry_run:
         # A dry run of a cancel counts the same messages: those that no worker holds.
         dry_run = call.arguments.cancel_where(*query.rule, dry_run=True)
@@ -182,7 +192,9 @@ async def reschedule_where(
     scan = call.arguments.scan(None, *query.rule, query.limit)
     page = await call.ask(Page, msgspec.structs.replace(scan, cursor=query.cursor))
     count = 0
-    if ids := unheld(page.messages):
+    if date is not None:
+        count = await call.carry_out(dating_page(command, page.messages, date))
+    elif ids := unheld(page.messages):
         move = msgspec.structs.replace(command, ids=ids)
         outcomes = (await call.ask(Outcomes, move)).outcomes
         count = sum(1 for outcome in outcomes if outcome)

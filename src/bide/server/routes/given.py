@@ -6,15 +6,18 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from bide.model.limits import MAX_HEADERS
+from bide.model.local_date import PlannedDate
 from bide.model.message import Attempts, Group, Item, Message, NewMessage, Priority
 from bide.model.options import options_of
 from bide.model.replies import Outcome
+from bide.model.times import Moment, to_datetime
+from bide.queue import dates
 from bide.server import wire
 from bide.server.call import ApiCall
 from bide.server.limits.decoding import check_headers, split
 from bide.server.limits.request_bodies import ESCAPED_BYTES, LARGE, check_body, check_fields
 from bide.server.operation import JSON, Answer
-from bide.server.problem import Problem, invalid, within
+from bide.server.problem import Problem, invalid, naming_server, within
 from bide.server.request import decode
 
 HEADER_TYPE = "content-type"
@@ -36,6 +39,27 @@ class RescheduleRequest(wire.RequestModel):
 
     delay: wire.Span | None = None
     at: wire.When | None = None
+    timezone: str | None = None
+    """The time zone of `at`, which is a local date then; as for a put."""
+
+    def date(self, **others: bool) -> PlannedDate | None:
+        """Return the local date; `None`: `at` is an instant, or is not given.
+
+        Args:
+            others: what else is given that does not go with one, by name.
+
+        Raises:
+            InvalidArgument: it is none.
+        """
+        if self.timezone is None:
+            return None
+        with naming_server():
+            dates.check_alone(**others)
+            return dates.date_of(self.delay, self.at, self.timezone)
+
+    def new_due(self, date: PlannedDate | None) -> Moment | None:
+        """Return the new due time, that of a local date if there is one."""
+        return wire.moment(self.at, "at") if date is None else to_datetime(date.at)
 
 
 class Changed(RescheduleRequest, kw_only=True):
@@ -174,7 +198,8 @@ async def to_item(call: ApiCall, message: wire.Given) -> Item:
         body,
         id=message.id,
         delay=message.delay,
-        at=wire.moment(message.at, "at"),
+        at=wire.due(message.at, message.timezone),
+        timezone=message.timezone,
         expires=message.expires,
         headers=headers_of(message.headers),
         latest=message.latest,
