@@ -9,7 +9,7 @@ pytestmark = pytest.mark.process
 
 
 def test_eight_processes_on_one_file_never_see_that_it_is_locked(tmp_path: Path) -> None:
-    result = run(f"sqlite:///{tmp_path}/bide.db", seconds=effort(4, 10))
+    result = run(f"sqlite:///{tmp_path}/bide.db", seconds=effort(2, 10))
     assert result.errors == []
     assert result.audit, result.audit.problems
     flow = result.audit.counts.flow

@@ -26,7 +26,7 @@ def test_nothing_confirmed_is_lost_in_a_file_whoever_is_killed_whenever(tmp_path
     killed = 0
     begin = time.monotonic()
     with Crew(url, tmp_path, 4) as crew:
-        while (passed := time.monotonic() - begin) < effort(4, 15) or (
+        while (passed := time.monotonic() - begin) < effort(2, 15) or (
             passed < PATIENCE and not (killed > 30 and enough(url))
         ):
             time.sleep(crew.chance.uniform(0.02, 0.12))  # a random point of whatever they are at
@@ -54,7 +54,7 @@ def test_nothing_confirmed_is_lost_when_redis_is_killed(tmp_path: Path) -> None:
     begin = time.monotonic()
     try:
         with Crew(url, tmp_path, 3) as crew:
-            while (passed := time.monotonic() - begin) < effort(5, 15) or (
+            while (passed := time.monotonic() - begin) < effort(2, 15) or (
                 passed < PATIENCE and not (server_killed >= 8 and acked(url) >= 500)
             ):
                 time.sleep(crew.chance.uniform(0.2, 0.8))  # a random point of what they are at

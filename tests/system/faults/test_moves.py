@@ -15,7 +15,7 @@ from tests.system.faults.moving import keep_moving, produce, serve
 
 pytestmark = pytest.mark.process
 
-SECONDS = effort(4, 12)
+SECONDS = effort(2, 12)
 BOUND = 60.0
 LEASE = 0.3
 

@@ -61,7 +61,7 @@ def kill_at_random(url: str, folder: Path, reminders: bide.Queue) -> None:
     processes = [start(url, folder, number) for number in numbers]
     begin, killed = time.monotonic(), 0
     try:
-        while (passed := time.monotonic() - begin) < effort(4, 15) or (
+        while (passed := time.monotonic() - begin) < effort(2, 15) or (
             passed < 60 and not (killed >= 10 and reminders.counts().flow.acked >= ENOUGH)
         ):
             time.sleep(chance.uniform(0.1, 0.5))
