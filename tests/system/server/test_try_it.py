@@ -35,24 +35,25 @@ def test_each_example_is_of_an_operation() -> None:
     assert set(texts()["bodies"]) <= {one.name for one in OPERATIONS if one.takes is not None}
 
 
-@pytest.mark.parametrize("name", [one.name for one in OPERATIONS if one.takes is not None])
-def test_each_example_is_understood(client: Client, name: str) -> None:
-    paths = Description(OPERATIONS).document["paths"].items()
-    path, method, told = next(
-        (path, method, told)
-        for path, methods in paths
-        for method, told in methods.items()
-        if told["operationId"] == name
-    )
-    for parameter in told["parameters"]:
-        if parameter["in"] == "path":
-            path = path.replace(f"{{{parameter['name']}}}", parameter["example"])
-    query = "?group=customer:7" if name == "rescheduleWhere" else ""
-    example = told["requestBody"]["content"]["application/json"]["example"]
-    if name == "claim":
-        example = {**example, "wait": 0}
-    reply = client.send(method.upper(), path + query, example)
-    assert reply.status in (200, 201, 404, 409), reply.data
+def test_each_example_is_understood(client: Client) -> None:
+    operations = [
+        (path, method, operation)
+        for path, methods in Description(OPERATIONS).document["paths"].items()
+        for method, operation in methods.items()
+        if "requestBody" in operation
+    ]
+    assert len(operations) == len([one for one in OPERATIONS if one.takes is not None])
+    for number, (path, method, operation) in enumerate(operations):
+        path = path.replace("{queue}", f"orders{number}")  # which is empty
+        for parameter in operation["parameters"]:
+            if parameter["in"] == "path":
+                path = path.replace(f"{{{parameter['name']}}}", parameter["example"])
+        query = "?group=customer:7" if operation["operationId"] == "rescheduleWhere" else ""
+        example = operation["requestBody"]["content"]["application/json"]["example"]
+        if operation["operationId"] == "claim":
+            example = {**example, "wait": 0}
+        reply = client.send(method.upper(), path + query, example)
+        assert reply.status in (200, 201, 404, 409), (path, reply.data)
 
 
 def test_a_page_of_another_site_cannot_show_this_one(client: Client) -> None:
