@@ -26,10 +26,12 @@ DAILY = bide.Cron("0 9 * * *", "Europe/Berlin")
 SLOW = ("cluster", "http")
 """Stores whose servers take long to start: their own tests have what they add."""
 
+KINDS = {
+    kind: pytest.param(kind, marks=pytest.mark.full if kind in SLOW else ()) for kind in STORES
+}
 
-@pytest.fixture(
-    params=[pytest.param(kind, marks=pytest.mark.full if kind in SLOW else ()) for kind in STORES]
-)
+
+@pytest.fixture(params=KINDS.values())
 def reminders(request: pytest.FixtureRequest) -> Iterator[bide.Queue]:
     with url_of(request.param, request) as url, bide.Queue("reminders", url) as reminders:
         yield reminders
@@ -405,6 +407,9 @@ def test_a_forecast_counts_all_runs_if_asked(reminders: bide.Queue) -> None:
     assert forecast.later == 1
 
 
+@pytest.mark.parametrize(  # in memory another queue of this name has a store of its own
+    "reminders", [KINDS[kind] for kind in STORES if kind != "memory"], indirect=True
+)
 def test_an_event_loop_repeats_messages(reminders: bide.Queue) -> None:
     async def repeat() -> Any:
         async with bide.AsyncQueue("reminders", reminders._url) as queue:
@@ -414,8 +419,6 @@ def test_an_event_loop_repeats_messages(reminders: bide.Queue) -> None:
             assert await queue.hold("ann")
             return await queue.get("ann")
 
-    if reminders.url.startswith("memory"):
-        pytest.skip("another queue of this name has its own store")
     message = asyncio.run(repeat())
     assert message.held
 
