@@ -266,7 +266,7 @@ rule_times = together(
         "--timezone",
         type=read_zone,
         metavar="ZONE",
-        help="The time zone of --cron (UTC by default) or of --at (a local date), as Europe/Berlin.",
+        help="The time zone of --cron (UTC by default), or of --at: Europe/Berlin.",
     ),
 )
 rule_bounds = together(

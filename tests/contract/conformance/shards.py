@@ -140,7 +140,7 @@ class ShardedCases(ScriptCases, BatchCases, RepetitionCases, ScanCases, EndCases
     test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers = None  # type: ignore[assignment]
 
     # Each shard remembers as many as a queue of one.
-    test_how_many_rows_are_remembered = None  # type: ignore[assignment]
+    test_how_many_rows_are_remembered: Any = None
 
     def test_a_claim_keeps_to_its_budget_but_for_one_of_each_shard(self, driver: Driver) -> None:
         driver.put(*(f"m{number}" for number in range(40)), data=b"x" * 1024, json=False)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis as client_library
@@ -309,7 +310,11 @@ DAY = 86_400_000
 @pytest.fixture(scope="module")
 def one_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """Provide the server of all tests that look into the append-only file."""
-    config = {"appendonly": "yes", "appendfsync": "no", "auto-aof-rewrite-percentage": "0"}
+    config: dict[str, Any] = {
+        "appendonly": "yes",
+        "appendfsync": "no",
+        "auto-aof-rewrite-percentage": "0",
+    }
     server = RedisServer(tmp_path_factory.mktemp("disk"), **config)
     yield server
     server.stop()
