@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bide.importing import TakenOver, take_over
     from bide.importing.redis_sorted_set import LoadedSet, load_sorted_set
     from bide.model.backoff import Backoff
+    from bide.model.recovery import Overdue, Recovered, Recovery
     from bide.model.repeat import Cron, Every, Repeat
     from bide.moving import Moved, move
     from bide.observing.explanation import Explanation
@@ -49,6 +50,9 @@ else:
         "Job": "bide.worker.app.app",
         "LoadedSet": "bide.importing.redis_sorted_set",
         "Moved": "bide.moving",
+        "Overdue": "bide.model.recovery",
+        "Recovered": "bide.model.recovery",
+        "Recovery": "bide.model.recovery",
         "Repeat": "bide.model.repeat",
         "Retry": "bide.consuming.outcomes",
         "SearchPage": "bide.queue.search",
@@ -111,8 +115,11 @@ __all__ = [
     "NewMessage",
     "NotAcked",
     "Outcome",
+    "Overdue",
     "Progress",
     "Queue",
+    "Recovered",
+    "Recovery",
     "Repeat",
     "Retry",
     "SearchPage",

@@ -69,7 +69,7 @@ async def apply_declared(
 
 
 async def _apply(
-    store_client: StoreClient, queue: str, declared: Mapping[str, int], actor: str
+    store_client: StoreClient, queue: str, declared: Mapping[str, int | str], actor: str
 ) -> None:
     """Apply the declared settings of a queue that differ from those declared last."""
     memory_queue, name = _place_of(queue)
@@ -104,7 +104,7 @@ async def _ask(store_client: StoreClient, kind: type[R], command: Command) -> R:
             await sleep(store_client.clock, PAUSES.delay(attempt, 0.5) / 1000)
 
 
-def declared_of(queue: str) -> Steps[dict[str, int]]:
+def declared_of(queue: str) -> Steps[dict[str, int | str]]:
     """Read what was declared last for a queue: values by names of settings, as of `Configure`."""
     memory_queue, name = _place_of(queue)
     memory: Found = yield Find(memory_queue, [name])
@@ -123,7 +123,7 @@ def _place_of(queue: str) -> tuple[str, str]:
     return DECLARED.beside(queue), split_name(queue)[1]
 
 
-def shown(settings: Mapping[str, int]) -> dict[str, int | str | None]:
+def shown(settings: Mapping[str, int | str]) -> dict[str, int | str | None]:
     """Return settings as programs read them elsewhere: rates as text, times in milliseconds.
 
     Example:
@@ -131,16 +131,18 @@ def shown(settings: Mapping[str, int]) -> dict[str, int | str | None]:
         {'limit': 3, 'rate': '100/m', 'history': 1000}
     """
     return {
-        name: (rate_text(value) if value else None) if name.endswith("rate") else value
+        name: (rate_text(value) if value else None)
+        if name.endswith("rate") and isinstance(value, int)
+        else value
         for name, value in settings.items()
     }
 
 
-def _settings_in(message: Message | None) -> dict[str, int]:
+def _settings_in(message: Message | None) -> dict[str, int | str]:
     """Return the settings that a message remembers; none of one that is not as it should be."""
     if message is None:
         return {}
     try:
-        return msgspec.json.decode(message.data, type=dict[str, int])
+        return msgspec.json.decode(message.data, type=dict[str, int | str])
     except msgspec.MsgspecError:
         return {}

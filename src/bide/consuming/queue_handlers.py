@@ -49,7 +49,7 @@ class QueueHandlers:
     """The names of those that are tasks, which the bodies of their messages name."""
     joining: JoiningQueue | None = None
     """Settles its deliveries in transactions of the user's."""
-    settings: dict[str, int] = field(default_factory=dict)
+    settings: dict[str, int | str] = field(default_factory=dict)
     """What the app declares of the queue, by names of settings, as `Configure` takes them."""
 
     @property

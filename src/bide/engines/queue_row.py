@@ -28,6 +28,7 @@ class QueueRow(msgspec.Struct, gc=False):
     keep: int = 0
     history: int = 0
     result_ttl: int = 0
+    overdue: str = ""
     limited: int = 0
     weighted: int = 0
     token: int = 0

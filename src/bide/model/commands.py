@@ -18,6 +18,7 @@ from bide.model.limits import (
     MAX_BYTES,
     MAX_COUNT,
     MAX_LEASE,
+    MAX_PLAN,
     MAX_RULE,
     MAX_RUN,
 )
@@ -512,6 +513,9 @@ class Configure(_Command, frozen=True, tag="configure"):
     """`limit` for each group. Messages without a group are not bound by it."""
     group_rate: _Interval | None = None
     """`rate` for each group. Messages without a group are not bound by it."""
+    overdue: Annotated[str, Meta(max_length=MAX_PLAN)] | None = None
+    """What becomes of messages that are overdue after an outage: a plan of `bide.model.recovery` as
+    text, which no store reads; empty: they are delivered."""
 
     repeatable: ClassVar[bool] = True
 

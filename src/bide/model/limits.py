@@ -31,6 +31,9 @@ MAX_RULE = 512
 MAX_RUN = 128
 """The maximum length of which run a message stands for, as text in ASCII."""
 
+MAX_PLAN = 128
+"""The maximum length of the plan for what is overdue, as text in ASCII."""
+
 MAX_RESULT = 64 * 1024
 """The maximum size of the result of a message, in bytes of JSON."""
 

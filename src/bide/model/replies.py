@@ -437,6 +437,8 @@ class Counts(msgspec.Struct, frozen=True, gc=False, tag="counts", omit_defaults=
     remembered of messages that have ended."""
     paused_until: int | None = None
     """When its pause ends by itself, in Unix milliseconds; `None`: it does not."""
+    overdue: str = ""
+    """What becomes of messages that are overdue after an outage; empty: they are delivered."""
 
 
 class Forecasted(msgspec.Struct, frozen=True, gc=False, tag="forecasted"):
@@ -593,6 +595,8 @@ class QueueSettings(
     """The shortest time from one delivery to the next, in microseconds; 0: no limit."""
     group_limit: int = 0
     group_rate: int = 0
+    overdue: str = ""
+    """What becomes of messages that are overdue after an outage; empty: they are delivered."""
 
 
 class Ends(msgspec.Struct, frozen=True, gc=False, tag="ends", omit_defaults=True):

@@ -426,7 +426,7 @@ def limits_text(settings: Any) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in limits if value)
 
 
-def settings_text(settings: Mapping[str, int]) -> str:
+def settings_text(settings: Mapping[str, int | str]) -> str:
     """Return settings of a queue, by name as `Configure` takes them, as text.
 
     Example:
@@ -434,9 +434,11 @@ def settings_text(settings: Mapping[str, int]) -> str:
         'limit 3, rate 100/m, history 1h, keep off'
     """
 
-    def shown(name: str, value: int) -> str:
+    def shown(name: str, value: int | str) -> str:
         if not value:
             return "off"
+        if isinstance(value, str):
+            return value
         if name.endswith("rate"):
             return rate_text(value)
         return str(value) if name.endswith("limit") else format_duration(value)

@@ -12,7 +12,7 @@ from msgspec import Meta
 from bide.model.commands import Cancel, Purge, Reschedule, Revive, Where
 from bide.model.errors import InvalidArgument
 from bide.model.identity import new_id
-from bide.model.message import Message, State
+from bide.model.message import Message, Priority, State
 from bide.model.times import Ms, UnixMs
 
 UNDO_FOR = 600_000
@@ -21,7 +21,7 @@ UNDO_FOR = 600_000
 PART = 500
 """The maximum number of messages that one part of a bulk change changes."""
 
-Verb = Literal["cancel", "purge", "revive", "reschedule"]
+Verb = Literal["cancel", "purge", "revive", "reschedule", "postpone"]
 
 
 class _Composed(
@@ -65,6 +65,12 @@ class Bulk(_Composed, frozen=True, kw_only=True, tag="bulk"):
     at: UnixMs | None = None
     """For "reschedule": the new due time; `None`: `delay` after the change."""
     delay: Ms = 0
+    dues: Annotated[list[UnixMs], Meta(max_length=PART)] = []
+    """For "postpone", by ids: the new due time of each message."""
+    if_dues: Annotated[list[UnixMs], Meta(max_length=PART)] = []
+    """By ids: for each message the time at which it must be due now; empty: any."""
+    priority: Priority | None = None
+    """For "postpone": the new priority; `None`: it stays."""
 
 
 class Part(msgspec.Struct, frozen=True, tag="part", omit_defaults=True):

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from contextlib import closing, suppress
 from itertools import islice
+from typing import Any
 
 import msgspec
 
@@ -208,11 +209,13 @@ class Mover:
         target = self._target.counts()
         is_new = target.flow.put == 0 and not target.paused
         paused = True if is_new and source.paused else None  # `None`: as it is
-        settings = {
+        settings: dict[str, Any] = {
             name: getattr(source, name)
             for name in ("keep", "history", "result_ttl")
             if getattr(source, name) > getattr(target, name)
         }
+        if source.overdue and not target.overdue:
+            settings["overdue"] = source.overdue
         if not any(getattr(target, name) for name in LIMITS):  # else its own limits stay
             settings |= {name: getattr(source, name) for name in LIMITS if getattr(source, name)}
         if paused is not None or settings:

@@ -12,7 +12,7 @@ from collections.abc import (
 from functools import partial, wraps
 from inspect import signature
 from types import GenericAlias
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, cast, get_args
 
 from bide.lane.steps import Steps, arun_steps, following
 from bide.model.commands import Command, Put, Scan
@@ -27,8 +27,11 @@ from bide.queue.arguments import wait_seconds
 from bide.queue.base import BaseQueue
 from bide.queue.delivery import AsyncDelivery, AsyncTake
 from bide.queue.results import Imported
-from bide.queue.steps import changing, loading, taking_back
+from bide.queue.steps import changing, loading, recovering, taking_back
 from bide.queue.sync import Queue
+
+if TYPE_CHECKING:
+    from bide.model.recovery import Recovered, Recovery
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -132,6 +135,8 @@ class AsyncQueue(BaseQueue):
     backfill = awaited(Queue.backfill)
     revive = awaited(Queue.revive)
     purge = awaited(Queue.purge)
+    overdue = awaited(Queue.overdue)
+    recover = awaited(Queue.recover)
     configure = awaited(Queue.configure)
     pause = awaited(Queue.pause)
     resume = awaited(Queue.resume)
@@ -184,6 +189,12 @@ class AsyncQueue(BaseQueue):
         """Make a bulk change that can be taken back; return how many messages were changed."""
         await asyncio.to_thread(self._lane.open)
         return await self._run(changing(bulk, self._lane))
+
+    async def _recovered(self, plan: "Recovery", dry_run: bool) -> "Recovered":
+        """Carry out a plan; see `Queue.recover`."""
+        await asyncio.to_thread(self._lane.open)  # its steps ask what the store can do
+        steps = recovering(self.name, plan, self._builder.actor, self._lane, dry_run)
+        return await self._run(steps)
 
     async def _execute(
         self,

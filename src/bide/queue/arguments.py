@@ -77,23 +77,38 @@ def lasting(expires: Duration) -> int:
     return ms
 
 
-def settings_of(**given: Any) -> dict[str, int]:
+def settings_of(**given: Any) -> dict[str, int | str]:
     """Return the settings that are given, as `Configure` takes them.
 
     Raises:
         InvalidArgument: one is not valid.
     """
-    settings = {}
+    settings: dict[str, int | str] = {}
     for name, value in given.items():
         if value is None:
             continue
-        if name.endswith("limit"):
+        if name == "overdue":
+            settings[name] = overdue_of(value)
+        elif name.endswith("limit"):
             settings[name] = check_whole(value, name, 0, MAX_COUNT)
         elif name.endswith("rate"):
             settings[name] = interval(value, name)
         else:
             settings[name] = milliseconds(value, name)
     return settings
+
+
+def overdue_of(value: Any) -> str:
+    """Return a plan for what is overdue as a queue has it; empty: none.
+
+    Raises:
+        InvalidArgument: it is no plan.
+    """
+    if value in (0, "0", ""):
+        return ""
+    from bide.model.recovery import plan_of  # here: most queues have none
+
+    return plan_of(value).text
 
 
 def latest_of(message: NewMessage) -> int:

@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Guest
@@ -21,6 +21,9 @@ from bide.model.times import Duration, Rate
 from bide.observing import spans
 from bide.queue.arguments import check_joins
 from bide.queue.command_builder import CommandBuilder
+
+if TYPE_CHECKING:
+    from bide.model.recovery import Recovery
 
 SETTLES = (Ack, Renew, RetryCommand, BuryCommand)
 """The commands that settle deliveries."""
@@ -44,6 +47,7 @@ class BaseQueue:
         rate: Rate | None = None,
         group_limit: int | None = None,
         group_rate: Rate | None = None,
+        overdue: "Recovery | str | None" = None,
         max_body: int = MAX_BODY,
         holder: str | None = None,
         actor: str | None = None,
@@ -63,6 +67,7 @@ class BaseQueue:
             rate=rate,
             group_limit=group_limit,
             group_rate=group_rate,
+            overdue=overdue,
         )
         self._settings = None if settings == self._builder.configure() else settings
         """The command that sets what the caller has given; `None`: nothing."""

@@ -4,7 +4,7 @@ Steps import what they are made of when they run: most programs explain, export 
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -42,6 +42,9 @@ from bide.observing.explanation import Explanation
 from bide.queue.arguments import one_or_several
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import Cancelled, Closing, Imported, result_in
+
+if TYPE_CHECKING:
+    from bide.model.recovery import Recovered, Recovery
 
 
 def putting(command: Put) -> Steps[list[Outcome]]:
@@ -207,6 +210,16 @@ def taking_back(queue: str, undo: str, actor: str | None, lane: Lane) -> Steps[U
     from bide.undoing.changes import in_store, whole_undo
 
     return (yield from whole_undo(queue, undo, actor, in_store(lane)))
+
+
+def recovering(
+    queue: str, plan: "Recovery", actor: str, lane: Lane, dry_run: bool
+) -> Steps["Recovered"]:
+    """Carry out a plan for what is overdue, in a store that is open."""
+    from bide.undoing.changes import in_store
+    from bide.undoing.recovering import recovering as carrying_out
+
+    return (yield from carrying_out(queue, plan, in_store(lane), actor=actor, dry_run=dry_run))
 
 
 def exported(messages: Iterable[Message]) -> Iterator[str]:

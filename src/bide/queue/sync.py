@@ -48,6 +48,7 @@ from bide.queue.steps import (
     exported,
     loading,
     putting,
+    recovering,
     repeated,
     rescheduling,
     resulting,
@@ -58,6 +59,7 @@ from bide.queue.steps import (
 )
 
 if TYPE_CHECKING:
+    from bide.model.recovery import Overdue, Recovered, Recovery
     from bide.model.repeat import Repeat
 
 T = TypeVar("T")
@@ -70,7 +72,7 @@ class Queue(BaseQueue):
         name: of the queue: 1 to 128 letters, digits and `_ . : -`.
         url: of the store; the environment's `BIDE_URL`, or else `sqlite:///bide.db`.
         keep: how long acked messages are remembered, so that their ids are refused. This and the
-            next six are settings of the queue: the first command stores them, for all who use it.
+            next seven are settings of the queue: the first command stores them, for all who use it.
             `None` leaves one as it is, 0 switches it off; `configure` changes them later.
         history: how long the queue remembers how messages ended, by whom, and their attempts.
         result_ttl: how long it remembers the results of messages.
@@ -78,6 +80,8 @@ class Queue(BaseQueue):
         rate: how many may be delivered: per second, or a string such as "100/m".
         group_limit: `limit` for each group.
         group_rate: `rate` for each group.
+        overdue: what becomes of what is overdue after a gap without claims, such as
+            "spread 10m"; see `bide.model.recovery`.
         max_body: how many bytes an encoded body may take.
         holder: by what name this worker is known to others; its host and process by default.
         actor: who changes messages and settings, in at most 64 bytes; `holder` by default.
@@ -812,6 +816,48 @@ class Queue(BaseQueue):
         """
         return self._run(taking_back(self.name, undo, self._builder.actor, self._lane))
 
+    def overdue(self) -> "Overdue":
+        """Look at what is overdue: how many messages, how late, of which groups. Reads all of them.
+
+        Example:
+            >>> import bide
+            >>> mails = bide.Queue("overdue", "memory://")
+            >>> outcome = mails.put("hello", at=1_700_000_000)
+            >>> mails.overdue().messages
+            1
+        """
+        from bide.undoing.recovering import looking  # here: most programs never recover
+
+        return self._run(looking(self.name))
+
+    def recover(self, plan: "Recovery | str", *, dry_run: bool = False) -> "Recovered":
+        """Carry out a plan for what is overdue, such as after an outage of all workers.
+
+        Messages keep the time for which they were planned: lateness and `expires` count from it.
+        What is changed meanwhile stays as it is. `undo` takes it back, for ten minutes.
+
+        Args:
+            plan: a `bide.Recovery`, or text such as "drop 6h, spread 10m".
+            dry_run: only say what it would do.
+
+        Returns:
+            How many messages were dropped, moved and left, until when, and the token for `undo`.
+
+        Raises:
+            InvalidArgument: it is no plan.
+
+        Example:
+            >>> import bide
+            >>> mails = bide.Queue("late", "memory://")
+            >>> outcomes = mails.put_many(["a", "b", "c"], at=1_700_000_000)
+            >>> recovered = mails.recover(bide.Recovery(spread="10m"))
+            >>> recovered.moved, mails.undo(recovered.undo).restored
+            (3, 3)
+        """
+        from bide.model.recovery import plan_of
+
+        return self._recovered(plan_of(plan, "plan"), dry_run)
+
     def dead(self) -> Iterator[Message]:
         """Read the dead letters, oldest first: `scan("dead")`."""
         return self.scan("dead")
@@ -891,6 +937,7 @@ class Queue(BaseQueue):
         rate: Rate | None = None,
         group_limit: int | None = None,
         group_rate: Rate | None = None,
+        overdue: "Recovery | str | None" = None,
     ) -> QueueSettings:
         """Change settings of the queue, for all who use it; 0 switches one off.
 
@@ -904,8 +951,11 @@ class Queue(BaseQueue):
                 of `w` seconds at most `rate * (w + 0.01) + 1` are.
             group_limit: `limit` for each group; messages without a group are not bound by it.
             group_rate: `rate` for each group.
+            overdue: what becomes of messages that are overdue after a gap in which nobody claimed:
+                a `bide.Recovery`, or text such as "drop 6h, spread 10m". The worker that comes
+                first applies it.
 
-        With any of the last four, groups share fairly among messages of equal priority.
+        With a limit or a rate, groups share fairly among messages of equal priority.
 
         Returns:
             All settings: times in milliseconds, a rate as its interval in microseconds.
@@ -924,6 +974,7 @@ class Queue(BaseQueue):
             rate=rate,
             group_limit=group_limit,
             group_rate=group_rate,
+            overdue=overdue,
         )
         return self._execute(command)
 
@@ -1079,6 +1130,10 @@ class Queue(BaseQueue):
     def _undoable(self, bulk: Bulk) -> Undoable:
         """Make a bulk change that can be taken back; return how many messages were changed."""
         return self._run(changing(bulk, self._lane))
+
+    def _recovered(self, plan: "Recovery", dry_run: bool) -> "Recovered":
+        """Carry out a plan."""
+        return self._run(recovering(self.name, plan, self._builder.actor, self._lane, dry_run))
 
     def _execute(
         self,

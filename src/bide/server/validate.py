@@ -24,7 +24,7 @@ from bide.model.progress import progress
 from bide.model.replies import ClosedGroup
 from bide.model.runs import Run, check_repeated_id, check_rule_and_run
 from bide.model.undoing import Bulk, Undo
-from bide.queue.arguments import checked_version
+from bide.queue.arguments import checked_version, overdue_of
 from bide.server.access.declarations import is_about_own_queues
 from bide.server.access.heartbeats import check_heartbeat
 from bide.server.access.rights import Caller, rights_of
@@ -119,13 +119,10 @@ def _check_combinations(command: cmd.Command | Bulk | Undo) -> None:
                     'latest and if_version are for replacing: on_conflict must be "replace"'
                 )
         case cmd.Postpone():
-            for name, times in (("dues", command.dues), ("if_dues", command.if_dues)):
-                if len(times) != len(command.ids) and (times or name == "dues"):
-                    raise InvalidArgument(
-                        f"{name} has {len(times):,} times for {len(command.ids):,} ids; give one "
-                        "for each id"
-                    )
+            _check_times(command)
         case Bulk():
+            if command.verb == "postpone" or command.if_dues or command.dues:
+                _check_times(command)
             state = "dead" if command.verb == "revive" else command.state
             _check_cursor(cmd.Scan("", state, command.where, command.cursor))
         case cmd.Scan():
@@ -155,6 +152,26 @@ def _check_combinations(command: cmd.Command | Bulk | Undo) -> None:
             check_name(group, "group")
         case cmd.Purge() if command.ids is not None and command.state != "dead":
             raise InvalidArgument('ids are for dead letters; with them, state must be "dead"')
+
+
+def _check_times(command: cmd.Postpone | Bulk) -> None:
+    """Check that a command has a due time, and what was seen, for each of its ids.
+
+    Raises:
+        InvalidArgument: it has not.
+    """
+    has_dues = isinstance(command, cmd.Postpone) or command.verb == "postpone"
+    ids = command.ids or []
+    for name, times in (("dues", command.dues), ("if_dues", command.if_dues)):
+        is_needed = name == "dues" and has_dues
+        if (times or is_needed) and len(times) != len(ids):
+            raise InvalidArgument(
+                f"{name} has {len(times):,} times for {len(ids):,} ids; give one for each id"
+            )
+    if len(set(ids)) < len(ids) and isinstance(command, Bulk):
+        raise InvalidArgument("ids has one of them twice; name each message once")
+    if has_dues and command.ids is None:
+        raise InvalidArgument("a postponement is of messages by id; give ids")
 
 
 async def check_values(command: cmd.Command | Bulk | Undo, pause: Pause) -> None:
@@ -264,6 +281,7 @@ RULES: dict[str, Rule] = {
     "undo": _check_undo,
     "where": lambda where, name: where.group is None or check_name(where.group, "group"),
     "ids": lambda id, name: check_name(id),
+    "overdue": lambda plan, name: overdue_of(plan),
     "leases": lambda lease, name: check_name(lease.id),
     "next": lambda following, name: Run.of(following.run),
     "progress": lambda report, name: progress(report.done, report.of, report.text),

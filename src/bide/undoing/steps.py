@@ -81,6 +81,7 @@ def bulk_steps(bulk: Bulk) -> Steps[Part]:
     if bulk.ids is None:
         return (yield from _change_matching(bulk))
     remaining, part = list(dict.fromkeys(bulk.ids)), bulk.part
+    if_dues = dict(zip(bulk.ids, bulk.if_dues, strict=bool(bulk.if_dues)))
     changed_ids: set[str] = set()
     while remaining:
         # Half of what a command may have: a record has the bodies again, with more around them.
@@ -88,7 +89,9 @@ def bulk_steps(bulk: Bulk) -> Steps[Part]:
         messages = [
             message
             for message in reply.messages
-            if message is not None and message.state in _CHANGEABLE[bulk.verb]
+            if message is not None
+            and message.state in _CHANGEABLE[bulk.verb]
+            and if_dues.get(message.id, message.due) == message.due
         ]
         if messages:  # each part has one record
             changed_ids |= yield from _change(bulk, part, messages)
@@ -102,6 +105,7 @@ def bulk_steps(bulk: Bulk) -> Steps[Part]:
 _CHANGEABLE: dict[Verb, Sequence[str]] = {
     "cancel": ("delayed", "ready"),
     "reschedule": ("delayed", "ready"),
+    "postpone": ("delayed", "ready"),
     "revive": ("dead",),
     "purge": ("dead", "delayed", "ready"),
 }
@@ -184,6 +188,17 @@ def _commands(bulk: Bulk, messages: Sequence[Message]) -> Iterator[cmd.Command]:
             "actor": bulk.actor,
         }
 
+    if bulk.verb == "postpone":
+        due_by_id = dict(zip(bulk.ids or (), bulk.dues, strict=True))
+        yield cmd.Postpone(
+            bulk.queue,
+            [message.id for message in messages],
+            [due_by_id[message.id] for message in messages],
+            [message.due for message in messages],
+            bulk.priority,
+            actor=bulk.actor,
+        )
+        return
     # Two commands at most: a purge of all states meets both kinds.
     dead = [message for message in messages if message.state == "dead"]
     pending = [message for message in messages if message.state != "dead"]
@@ -275,10 +290,12 @@ def _restore(undo: Undo, record: UndoRecord, mark: dict[int, int | None]) -> Ste
         version = before.version  # which a revival keeps
         if record.verb == "reschedule":
             version = version_of(before.as_edited(), now.due)
+        elif record.verb == "postpone":  # which may have given it a priority
+            edited = msgspec.structs.replace(before.as_edited(), priority=now.priority)
+            version = version_of(edited, edited.due)
         if (now.version, now.due) == (version, due):
             unchanged_since.append(_Changed(before, now))
-    restore = _reschedule_back if record.verb == "reschedule" else _bury_back
-    restored = yield from restore(undo, unchanged_since)
+    restored = yield from _BACK[record.verb](undo, unchanged_since)
     changed_again = len(messages) - claimed - restored
     return Undone(restored, changed_again, claimed)
 
@@ -317,3 +334,31 @@ def _bury_back(undo: Undo, changed: list[_Changed]) -> Steps[int]:
         if reply.outcomes[0].done:
             restored += 1
     return restored
+
+
+def _postpone_back(undo: Undo, changed: list[_Changed]) -> Steps[int]:
+    """Give messages their old due times and priorities; return how many."""
+    by_priority: defaultdict[int | None, list[_Changed]] = defaultdict(list)
+    for pair in changed:
+        is_same = pair.before.priority == pair.now.priority
+        by_priority[None if is_same else pair.before.priority].append(pair)
+    restored = 0
+    for priority, pairs in by_priority.items():
+        reply: Outcomes = yield cmd.Postpone(
+            undo.queue,
+            [now.id for _, now in pairs],
+            [before.due for before, _ in pairs],
+            [now.due for _, now in pairs],
+            priority,
+            actor=undo.actor,
+        )
+        restored += sum(outcome.done for outcome in reply.outcomes)
+    return restored
+
+
+_BACK: dict[Verb, Callable[[Undo, list[_Changed]], Steps[int]]] = {
+    "reschedule": _reschedule_back,
+    "postpone": _postpone_back,
+    "revive": _bury_back,
+}
+"""What takes back the changes that leave messages in the store, by verb."""

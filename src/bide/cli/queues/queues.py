@@ -26,7 +26,7 @@ class ListedQueue(NamedTuple):
 
     queue: str
     counts: Counts
-    declared: dict[str, int]
+    declared: dict[str, int | str]
     """The settings that an app declares, by name as `Configure` takes them."""
 
 

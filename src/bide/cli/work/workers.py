@@ -25,7 +25,7 @@ COLUMNS = (
 )
 
 
-Declared = Mapping[str, Mapping[str, int]]
+Declared = Mapping[str, Mapping[str, int | str]]
 """The settings that apps declare, by queue."""
 
 

@@ -14,6 +14,7 @@ from bide.lane.shared import close_lane, open_lane
 from bide.logs import logger
 from bide.model.commands import Cancel, Command, Put, Reschedule
 from bide.model.errors import InvalidArgument
+from bide.model.recovery import Recovered, Recovery
 from bide.model.replies import Reply
 from bide.model.undoing import Bulk, Undoable, Undone
 from bide.outbox.rows import pending, timed
@@ -60,13 +61,15 @@ class Queue(OfSettings, bide.Queue):
         name: of the queue.
         url: of another store; by default the one of the settings.
         keep: how long acked messages are remembered, so that their ids are refused. This and the
-            next six are settings of the queue, which the first command stores for all who use it.
+            next seven are settings of the queue, which the first command stores for all who use it.
         history: how long the queue remembers how messages ended, by whom, and their attempts.
         result_ttl: how long it remembers the results of messages.
         limit: how many messages of the queue may be leased at a time, over all workers.
         rate: how many may be delivered: per second, or a string such as "100/m".
         group_limit: `limit` for each group.
         group_rate: `rate` for each group.
+        overdue: what becomes of what is overdue after a gap without claims, such as
+            "spread 10m"; see `bide.model.recovery`.
         max_body: how many bytes an encoded body may take.
         holder: by what name this worker is known to others; its host and process by default.
         actor: who changes messages and settings; `holder` by default.
@@ -104,6 +107,11 @@ class Queue(OfSettings, bide.Queue):
     def _undoable(self, bulk: Bulk) -> Undoable:
         self._refuse_in_transaction("a change with undo=True")
         return super()._undoable(bulk)
+
+    def _recovered(self, plan: Recovery, dry_run: bool) -> Recovered:
+        if not dry_run:
+            self._refuse_in_transaction("recover()")
+        return super()._recovered(plan, dry_run)
 
     def _refuse_in_transaction(self, what: str) -> None:
         """Refuse what is more than puts, cancels and reschedules of messages that wait.
@@ -165,13 +173,15 @@ class AsyncQueue(OfSettings, bide.AsyncQueue):
         name: of the queue.
         url: of another store; by default the one of the settings.
         keep: how long acked messages are remembered, so that their ids are refused. This and the
-            next six are settings of the queue, which the first command stores for all who use it.
+            next seven are settings of the queue, which the first command stores for all who use it.
         history: how long the queue remembers how messages ended, by whom, and their attempts.
         result_ttl: how long it remembers the results of messages.
         limit: how many messages of the queue may be leased at a time, over all workers.
         rate: how many may be delivered: per second, or a string such as "100/m".
         group_limit: `limit` for each group.
         group_rate: `rate` for each group.
+        overdue: what becomes of what is overdue after a gap without claims, such as
+            "spread 10m"; see `bide.model.recovery`.
         max_body: how many bytes an encoded body may take.
         holder: by what name this worker is known to others; its host and process by default.
         actor: who changes messages and settings; `holder` by default.

@@ -111,6 +111,8 @@ def configure(store: QueueStore[Any], command: cmd.Configure) -> QueueSettings:
     for name in ("keep", "history", "result_ttl"):
         if (value := getattr(command, name)) is not None:
             setattr(row, name, int(value))
+    if command.overdue is not None:
+        row.overdue = command.overdue
     limits_changed = queue.lines.configure(command)
     if limits_changed:
         wake = queue.now
@@ -123,6 +125,7 @@ def configure(store: QueueStore[Any], command: cmd.Configure) -> QueueSettings:
         wake=wake,
         history=row.history,
         result_ttl=row.result_ttl,
+        overdue=row.overdue,
         **limits,
     )
 

@@ -131,6 +131,7 @@ def count(store: QueueStore[Any], command: cmd.Count) -> Counts:
         keep=row.keep,
         history=row.history,
         result_ttl=row.result_ttl,
+        overdue=row.overdue,
         oldest=queue.oldest(due_count),
         recount=recount,
         strays=strays,

@@ -358,6 +358,7 @@ def _configure(batch: PostgresBatch, command: cmd.Configure) -> Reply:
         pauses=PAUSES,
         history=command.history,
         result_ttl=command.result_ttl,
+        overdue=command.overdue,
         limits=some(limits, None, integers),
         until=command.paused_until,
         lasting=command.paused_for,
@@ -369,6 +370,7 @@ def _configure(batch: PostgresBatch, command: cmd.Configure) -> Reply:
         wake=row.wakes,
         history=row.history,
         result_ttl=row.result_ttl,
+        overdue=row.overdue,
         **dict(zip(LIMITS, row.limits, strict=True)),
     )
 

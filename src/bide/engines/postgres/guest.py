@@ -277,6 +277,7 @@ _COMMAND_FIELDS = {
     "keep": "keep",
     "history": "history",
     "result_ttl": "result_ttl",
+    "overdue": "overdue",
 }
 """By the name in the type `_asked` of the schema: which field of a command it is."""
 

@@ -20,6 +20,7 @@ def configure(command: Configure, shards: int) -> Step:
         command.paused_for,
         command.history,
         command.result_ttl,
+        command.overdue,
         *limits,
     )
     if any(limits) and shards > 1:  # all groups of a queue with limits are in one shard
@@ -41,6 +42,7 @@ def configure(command: Configure, shards: int) -> Step:
         is_claimable_in,
         histories,
         result_ttls,
+        plans,
         *limits_in_force,
     ) = zip(*answers, strict=True)
     claimable_at = [
@@ -59,6 +61,7 @@ def configure(command: Configure, shards: int) -> Step:
             wake=wake,
             history=max(histories),
             result_ttl=max(result_ttls),
+            overdue=max(plans),
             **dict(zip(LIMITS, map(max, limits_in_force), strict=True)),
         )
     ]

@@ -82,7 +82,7 @@ def count(command: Count, shards: int) -> Step:
         others,
         limits,
     ) = zip(*counts, strict=True)
-    histories, result_ttls, closed_groups = zip(*others, strict=True)
+    histories, result_ttls, closed_groups, plans = zip(*others, strict=True)
     sizes = replies.Sizes(*map(sum, sizes_by_state))
     oldest = min([due for due in oldest_in if due is not None], default=None)
     fields = dict(zip(LIMITS, limits[0], strict=True))  # a queue of several shards has none
@@ -94,7 +94,7 @@ def count(command: Count, shards: int) -> Step:
     is_paused, paused_until = pause_of(paused_in)
     settings = sum(kept_in), closed_groups[0], is_paused, max(keeps)  # all shards have all
     ends = max(histories), max(result_ttls)
-    fields |= {"oldest": oldest, "paused_until": paused_until}
+    fields |= {"oldest": oldest, "paused_until": paused_until, "overdue": max(plans)}
     return [replies.Counts(sizes, flow, *settings, *ends, **fields)]
 
 

@@ -68,6 +68,7 @@ _RIGHT_OF_COMMAND: dict[type[cmd.Command], Right] = {
 RIGHT_OF_VERB: dict[str, Right] = {
     "cancel": "change",
     "reschedule": "change",
+    "postpone": "change",
     "purge": "admin",
     "revive": "admin",
 }

@@ -220,8 +220,9 @@ class Quotas:
 
     async def _admit_change(self, namespace: str | None, command: Any, admitted: Admitted) -> None:
         """Admit a command if it changes messages: their due times, or their contents."""
-        if isinstance(command, Bulk) and command.verb in ("reschedule", "revive"):
-            self._check_each(namespace, [_item_at(command.ids, command.at, command.delay)])
+        if isinstance(command, Bulk) and command.verb in ("reschedule", "postpone", "revive"):
+            at = max(command.dues, default=command.at)
+            self._check_each(namespace, [_item_at(command.ids, at, command.delay)])
             # It adds nothing, but is refused while the namespace has too much.
             await self._admit_messages(namespace, (), 0, admitted)
         elif isinstance(command, cmd.Reschedule):

@@ -156,6 +156,7 @@ VALUES: dict[str, Draw[Any]] = {
         ]
     ),
     "outbox": some(["shop", "mail"]),
+    "overdue": some(["", "spread 10m"]),
     "paused": some([False, False, True]),
     "paused_for": some([0, 3, HOUR]),
     "paused_until": some([START - 1, START + 10, START + HOUR]),

@@ -150,3 +150,8 @@ class QueueCases:
         assert driver.counts().flow == Flow(put=2)
         assert other.put("a", origin=row) == [Outcome("a", False, "forwarded")]
         assert len(other.ends("a")) == 1
+
+    def test_a_queue_has_a_plan_for_what_is_overdue(self, driver: Driver) -> None:
+        assert driver.configure(overdue="spread 10m").overdue == "spread 10m"
+        assert driver.configure(keep=HOUR).overdue == driver.count().overdue == "spread 10m"
+        assert driver.configure(overdue="").overdue == driver.count().overdue == ""

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, ClassVar, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, overload
 
 import msgspec
 
@@ -34,6 +34,9 @@ from bide.worker.app.lifespan import Lifespan
 from bide.worker.app.periodic import F, Periodic
 from bide.worker.app.task import Task
 from bide.worker.process.in_process import InProcessWorker
+
+if TYPE_CHECKING:
+    from bide.model.recovery import Recovery
 
 
 class Job(msgspec.Struct):
@@ -181,6 +184,7 @@ class App(Periodic):
         rate: Rate | None = None,
         group_limit: int | None = None,
         group_rate: Rate | None = None,
+        overdue: "Recovery | str | None" = None,
     ) -> Callable[[F], F]:
         """Register a function that handles the messages of a queue. The function is not changed.
 
@@ -220,7 +224,7 @@ class App(Periodic):
                 the handler raises, such as SQLAlchemy's `engine.begin`. Async if the handler is. A
                 parameter named `within` takes what it yields.
             keep: how long the queue remembers acked messages, so that their ids are refused. This
-                and the next six are settings of the queue. A worker applies them when it
+                and the next seven are settings of the queue. A worker applies them when it
                 starts and they have changed since they were last applied; what is not declared
                 stays as it is, 0 switches it off.
             history: how long it remembers how messages ended, by whom, and their attempts.
@@ -229,6 +233,8 @@ class App(Periodic):
             rate: how many may be delivered: per second, or a string such as "100/m".
             group_limit: `limit` for each group.
             group_rate: `rate` for each group.
+            overdue: what becomes of what is overdue after a gap without claims, such as
+                "spread 10m"; see `bide.model.recovery`.
 
         Raises:
             InvalidArgument: the function takes other parameters, a setting is not valid, or the
@@ -249,6 +255,7 @@ class App(Periodic):
             rate=rate,
             group_limit=group_limit,
             group_rate=group_rate,
+            overdue=overdue,
         )
 
         def register(function: F) -> F:
@@ -307,6 +314,7 @@ class App(Periodic):
         rate: Rate | None = None,
         group_limit: int | None = None,
         group_rate: Rate | None = None,
+        overdue: "Recovery | str | None" = None,
     ) -> Callable[[J], J]:
         """Register a class whose instances are the work, a subclass of `bide.Job`.
 
@@ -326,7 +334,7 @@ class App(Periodic):
                 delivery; by default there is none.
             retry: the delays and the number of attempts; `Backoff()` by default.
             keep: how long the queue remembers acked messages, so that their ids are refused. This
-                and the next six are settings of the queue, which all its jobs share. A worker
+                and the next seven are settings of the queue, which all its jobs share. A worker
                 applies them when it starts and they have changed since they were last applied; what
                 is not declared stays as it is, 0 switches it off.
             history: how long it remembers how messages ended, by whom, and their attempts.
@@ -335,6 +343,8 @@ class App(Periodic):
             rate: how many may be delivered: per second, or a string such as "100/m".
             group_limit: `limit` for each group.
             group_rate: `rate` for each group.
+            overdue: what becomes of what is overdue after a gap without claims, such as
+                "spread 10m"; see `bide.model.recovery`.
 
         Raises:
             InvalidArgument: it is not a `Job`, it has no `run`, its `run` or `still_wanted` takes
@@ -351,6 +361,7 @@ class App(Periodic):
             rate=rate,
             group_limit=group_limit,
             group_rate=group_rate,
+            overdue=overdue,
         )
 
         def register(job_class: J) -> J:
@@ -402,6 +413,7 @@ class App(Periodic):
         rate: Rate | None = None,
         group_limit: int | None = None,
         group_rate: Rate | None = None,
+        overdue: "Recovery | str | None" = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
     def task(
         self,
@@ -423,6 +435,7 @@ class App(Periodic):
         rate: Rate | None = None,
         group_limit: int | None = None,
         group_rate: Rate | None = None,
+        overdue: "Recovery | str | None" = None,
     ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
         """Register a function that messages call: `@app.task`, or `@app.task(queue="orders")`.
 
@@ -455,7 +468,7 @@ class App(Periodic):
                 the task raises, such as SQLAlchemy's `engine.begin`. Async if the task is. A
                 parameter named `within`, with the default `None`, takes what it yields.
             keep: how long the queue remembers acked messages, so that their ids are refused. This
-                and the next six are settings of the queue, which all its tasks share. A worker
+                and the next seven are settings of the queue, which all its tasks share. A worker
                 applies them when it starts and they have changed since they were last applied; what
                 is not declared stays as it is, 0 switches it off.
             history: how long it remembers how messages ended, by whom, and their attempts.
@@ -464,6 +477,8 @@ class App(Periodic):
             rate: how many may be delivered: per second, or a string such as "100/m".
             group_limit: `limit` for each group.
             group_rate: `rate` for each group.
+            overdue: what becomes of what is overdue after a gap without claims, such as
+                "spread 10m"; see `bide.model.recovery`.
 
         Raises:
             InvalidArgument: the function takes arguments that a message cannot carry, the name is
@@ -491,6 +506,7 @@ class App(Periodic):
             rate=rate,
             group_limit=group_limit,
             group_rate=group_rate,
+            overdue=overdue,
         )
 
         def register(function: Callable[P, R]) -> Task[P, R]:
@@ -533,7 +549,7 @@ class App(Periodic):
         handler: Handler,
         lease: Duration,
         concurrency: int | None,
-        settings: Mapping[str, int],
+        settings: Mapping[str, int | str],
     ) -> None:
         """Let messages of a queue call a task. The arguments are those of `_add`.
 

@@ -75,7 +75,7 @@ class Registrations:
         handler: Handler,
         lease: Duration,
         concurrency: int | None,
-        settings: Mapping[str, int],
+        settings: Mapping[str, int | str],
     ) -> None:
         """Register a handler with the settings of its queue, which all its jobs must share.
 

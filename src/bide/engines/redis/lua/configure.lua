@@ -1,9 +1,9 @@
 -- configure: change the given settings.
---   paused, keep (milliseconds), history and result_ttl (likewise) and limits: nil where it stays
+--   paused, keep (milliseconds), history and result_ttl (likewise), overdue (a text) and limits: nil where it stays
 --   by    who gives the command, or nil
 --   until_, lasting  when the pause ends by itself, or how long it lasts, in milliseconds; nil: it does not
 -- Reply: [now, change, paused (its end, or true without one), keep, whether something may be claimed now,
---   history, result_ttl, limit, rate, group_limit, group_rate]
+--   history, result_ttl, overdue, limit, rate, group_limit, group_rate]
 
 -- Notes in META that a pause begins or ends, or when the present one is to end; there, pauses are [since,
 -- until or null, actor or null].
@@ -76,7 +76,7 @@ local function forget_older_ends()
   end
 end
 
-define('configure', {'allow-oom'}, {'keep'}, function(paused, keep, by, until_, lasting, history_, ttl, ...)
+define('configure', {'allow-oom'}, {'keep'}, function(paused, keep, by, until_, lasting, history_, ttl, overdue, ...)
   if not exists then return NO_SHARD end
   advance()
   local ends = lasting and now + lasting or until_
@@ -92,11 +92,13 @@ define('configure', {'allow-oom'}, {'keep'}, function(paused, keep, by, until_, 
   for name, value in pairs({keep = keep, history = history_, result_ttl = ttl}) do
     call('HSET', META, name, int(value))
   end
+  if overdue then call('HSET', META, 'overdue', overdue) end
   read_ends_settings()
   if max(history, results) > 0 then flag('h', true) end
   local changed = set_limits({...})
   if resumed or changed then wake(now) elseif paused and ends then wake(ends) end
-  return finish(has('p') and (pause_end or true), numbers.keep, resumed or changed, history, results, limits_now())
+  return finish(has('p') and (pause_end or true), numbers.keep, resumed or changed, history, results,
+    call('HGET', META, 'overdue') or '', limits_now())
 end)
 
 -- delete: delete this shard of a queue if nothing is in it.

@@ -16,7 +16,8 @@ end)
 
 -- count: the number of messages in each state, and the counters of what happened to all others.
 -- Reply: [now, change, delayed, ready, leased, dead, kept, paused (its end, or true without one), keep,
---   oldest or null, strays, counters, [history, result_ttl, how many groups are closed], [limit, rate, group_limit, group_rate]]
+--   oldest or null, strays, counters, [history, result_ttl, how many groups are closed, overdue],
+--   [limit, rate, group_limit, group_rate]]
 
 define('count', {'no-writes'}, {'keep', 'seq', 'put', 'acked'}, function()
   local delayed, ready, leased, dead, kept, due = sizes()
@@ -34,7 +35,9 @@ define('count', {'no-writes'}, {'keep', 'seq', 'put', 'acked'}, function()
   for i, value in ipairs(counters) do counters[i] = tonumber(value or 0) end
   read_ends_settings()
   return answer(delayed - due, ready + due, leased, dead, kept, has('p') and (pause_end or true), numbers.keep,
-    oldest or null, strays, counters, {history, results, call('ZCOUNT', CLOSED, '(' .. int(now), '+inf')}, {limits_now()})
+    oldest or null, strays, counters,
+    {history, results, call('ZCOUNT', CLOSED, '(' .. int(now), '+inf'), call('HGET', META, 'overdue') or ''},
+    {limits_now()})
 end)
 
 -- audit: check the places of messages, a slice at a time, of AUDITED or about AUDITED_BYTES: each has a record that

@@ -504,9 +504,9 @@ CREATE FUNCTION bide._configure(p_queue text, p_now bigint, p_paused boolean, p_
                                 p_actor text DEFAULT NULL, p_pauses bigint DEFAULT 0,
                                 p_history bigint DEFAULT NULL, p_result_ttl bigint DEFAULT NULL,
                                 p_limits bigint[] DEFAULT NULL, p_until bigint DEFAULT NULL,
-                                p_lasting bigint DEFAULT NULL)
+                                p_lasting bigint DEFAULT NULL, p_overdue text DEFAULT NULL)
 RETURNS TABLE (paused boolean, keep bigint, wakes bigint, history bigint, result_ttl bigint,
-               limits bigint[], paused_until bigint)
+               limits bigint[], paused_until bigint, overdue text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
 DECLARE
@@ -537,8 +537,10 @@ BEGIN
   UPDATE queue SET paused = coalesce(p_paused, was_paused), keep = coalesce(p_keep, keep),
     remembers = remembers OR coalesce(p_keep, 0) > 0,
     history = coalesce(p_history, history), result_ttl = coalesce(p_result_ttl, result_ttl),
+    overdue = coalesce(p_overdue, overdue),
     ends = ends OR greatest(p_history, p_result_ttl, 0) > 0
-  WHERE id = q.id RETURNING paused, keep, history, result_ttl INTO paused, keep, history, result_ttl;
+  WHERE id = q.id RETURNING paused, keep, history, result_ttl, overdue
+  INTO paused, keep, history, result_ttl, overdue;
   IF was_paused AND NOT p_paused OR limiting.changed THEN
     wakes := moment;
   END IF;

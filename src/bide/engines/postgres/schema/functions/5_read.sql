@@ -130,6 +130,7 @@ BEGIN
     'paused_until', CASE WHEN _is_paused(q, moment) THEN _pause_end(q) END, 'keep', q.keep,
     'history', q.history, 'result_ttl', q.result_ttl, 'limit', limits[1], 'rate', limits[2],
     'group_limit', limits[3], 'group_rate', limits[4], 'oldest', due.oldest,
+    'overdue', nullif(q.overdue, ''),
     'recount', CASE WHEN p_recount THEN
       _sizes(due.n, recount.states ->> 'pending', recount.states ->> 'leased', recount.states ->> 'dead') END,
     'strays', recount.strays + abs(coalesce((recount.states ->> 'kept')::bigint, 0)

@@ -138,11 +138,12 @@ BEGIN
       ELSE  -- configure: seldom a change, and one locks the queue until the commit
         wake := NULL;
         PERFORM _configure(c.queue, asked.now, NULL, c.keep, p_history => c.history,
-                           p_result_ttl => c.result_ttl, p_limits => c.limits)
+                           p_result_ttl => c.result_ttl, p_limits => c.limits, p_overdue => c.overdue)
         FROM _queue(c.queue) AS q
         WHERE q.keep IS DISTINCT FROM coalesce(c.keep, q.keep)
           OR q.history IS DISTINCT FROM coalesce(c.history, q.history)
           OR q.result_ttl IS DISTINCT FROM coalesce(c.result_ttl, q.result_ttl)
+          OR q.overdue IS DISTINCT FROM coalesce(c.overdue, q.overdue)
           OR _limits(q, c.limits) <> _limits(q);
     END CASE;
     PERFORM _wake_at_commit(c.queue, wake, asked.now);

@@ -1,2 +1,5 @@
--- Version 9: messages that are postponed keep the time for which they were planned. The tables stay as they are; the
--- functions of an older version know no such change.
+-- Version 9: plans for what is overdue after an outage, see bide.model.recovery. What is postponed keeps the time for
+-- which it was planned; the functions of an older version know no such change.
+ALTER TABLE bide.queue ADD COLUMN overdue text NOT NULL DEFAULT '';  -- the plan; empty: messages are delivered
+
+ALTER TYPE bide._asked ADD ATTRIBUTE overdue text;
