@@ -49,6 +49,8 @@ _PLANNED = {
     "moved": "would-move",
     "dead": "would-move-dead",
     "purged": "would-purge",
+    "dropped": "would-drop",
+    "superseded": "would-supersede",
     "revived": "would-revive",
     "stored": "would-store",
     "rescheduled": "would-reschedule",

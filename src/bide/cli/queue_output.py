@@ -18,6 +18,8 @@ def facts_of(counts: Counts) -> dict[str, Any]:
         facts["paused_until"] = counts.paused_until
     if counts.oldest is not None:
         facts["oldest"] = counts.oldest
+    if counts.overdue:
+        facts["overdue"] = counts.overdue
     return facts | {name: value for name, value in limits_of(counts).items() if value}
 
 

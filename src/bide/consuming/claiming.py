@@ -6,6 +6,7 @@ from collections import deque
 
 from bide.clock import sleep
 from bide.consuming.handling import Handling
+from bide.consuming.overdue import OverdueWatch
 from bide.consuming.queue_handlers import QueueHandlers
 from bide.consuming.store_client import StoreClient
 from bide.lane.inbox import FOREVER
@@ -94,6 +95,7 @@ class Claimer(ABC):
         self.prefetch = Prefetch(queue_handlers.concurrency, queue_handlers.lease / 1000)
         self.claim_task: asyncio.Task[Claimed] | None = None
         self._recalled = False
+        self._overdue = OverdueWatch(queue_handlers.queue, store_client, holder)
         self._limited = False  # whether the last claim found a limited queue
         self.asked_at = 0.0  # when the last claim began, by the monotonic clock
         self._changed = asyncio.Event()  # set when deliveries have ended or were settled
@@ -176,4 +178,5 @@ class Claimer(ABC):
 
     async def ask(self, command: Claim) -> Claimed:
         """Wait for messages, also while the store is unavailable."""
-        return await self._store_client.patiently(Claimed, command, self, FOREVER)
+        before = self._overdue.before_claim
+        return await self._store_client.patiently(Claimed, command, self, FOREVER, before)

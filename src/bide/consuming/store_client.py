@@ -1,7 +1,8 @@
 """Run the commands of a worker, and wait while the store is unavailable."""
 
 import random
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from bide.clock import Clock, sleep
 from bide.lane.lane import Lane
@@ -33,7 +34,12 @@ class StoreClient:
         return self._away_since is not None
 
     async def patiently(
-        self, kind: type[R], command: Command, owner: object = None, wait: float | None = None
+        self,
+        kind: type[R],
+        command: Command,
+        owner: object = None,
+        wait: float | None = None,
+        before: Callable[[int], Awaitable[None]] | None = None,
     ) -> R:
         """Run a command; retry as long as the store is unavailable.
 
@@ -44,10 +50,14 @@ class StoreClient:
             kind: the type of its reply.
             command: the command.
             owner, wait: as for `Lane.call`.
+            before: is awaited before each attempt, with its number from 0; if it raises, as a
+                command does, the attempt has failed.
         """
         attempt = 0
         while True:
             try:
+                if before is not None:
+                    await before(attempt)
                 return await self.once(kind, command, owner, None if attempt else wait)
             except StoreError:
                 attempt += 1
@@ -61,6 +71,10 @@ class StoreClient:
         Raises:
             StoreError: the store failed or is unavailable.
         """
+        return expect(kind, await self.ask(command, owner, wait))
+
+    async def ask(self, command: Command, owner: object = None, wait: float | None = None) -> Any:
+        """Run a command once, as `once`, whatever its reply is."""
         try:
             reply = await self.lane.acall(command, owner, wait)
         except StoreError as error:
@@ -73,4 +87,4 @@ class StoreClient:
                 "the store is back after %.1f s", self.clock.monotonic() - self._away_since
             )
             self._away_since = None
-        return expect(kind, reply)
+        return reply

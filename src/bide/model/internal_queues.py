@@ -30,6 +30,8 @@ class InternalQueue(Enum):
     """Settings that apps declare, as they were applied last: one message for each queue."""
     ZONES = f"{INTERNAL_PREFIX}zones"
     """By which version of time zones the messages of each queue are planned: one message each."""
+    RECOVERY = f"{INTERNAL_PREFIX}recovery"
+    """Who carries out the plan of a queue for what is overdue: one message for each such queue."""
     TOKENS = f"{SERVER_NAMESPACE}/tokens"
     """Access tokens, without their secrets."""
     KEYS = f"{SERVER_NAMESPACE}/keys"

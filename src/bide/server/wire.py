@@ -439,6 +439,8 @@ class SettingsOut(msgspec.Struct):
     """`limit` for each group."""
     group_rate: str | None = None
     """`rate` for each group."""
+    overdue: str = ""
+    """Its plan for what is overdue after a gap without workers, such as "drop 6h, spread 10m"."""
 
     @classmethod
     def of(cls, reply: QueueSettings | Counts) -> Self:

@@ -29,6 +29,7 @@ def counts(store: CommandStore, out: Output, queue: str) -> None:
       oldest                             when the oldest due message was due
       limit, rate, group_limit,
       group_rate                         the limits of the queue, if it has any
+      overdue                            its plan for what is overdue after a gap, if it has one
 
     \b
     Example:
@@ -50,5 +51,7 @@ def counts(store: CommandStore, out: Output, queue: str) -> None:
     out.console.print(grid(rows, "lr"))
     if limits := limits_text(counts):
         out.text(("limits: ", "dim"), limits)
+    if counts.overdue:
+        out.text(("what is overdue after a gap without workers: ", "dim"), counts.overdue)
     if counts.oldest is not None:
         out.text(("the oldest waiting message was due ", "dim"), when(counts.oldest))

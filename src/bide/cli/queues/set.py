@@ -1,4 +1,4 @@
-"""`bide set`: set what a queue remembers, and its limits."""
+"""`bide set`: set what a queue remembers, its limits, and its plan for what is overdue."""
 
 from typing import Any
 
@@ -19,17 +19,24 @@ from bide.model.times import limits_of
 @option.text("--rate", "RATE", "How many may be delivered: 5/s, 100/m, 1000/h, 20/d.")
 @option.count("--group-limit", help="--limit for each group.", least=0)
 @option.text("--group-rate", "RATE", "--rate for each group.")
+@option.text(
+    "--overdue",
+    "PLAN",
+    "What becomes of messages that are overdue after a gap without workers: 'drop 6h, spread 10m' "
+    "(see bide recover).",
+)
 def set_(store: CommandStore, out: Output, queue: str, **given: Any) -> None:
-    """Set what a queue remembers, and its limits; 0 switches one off.
+    """Set what a queue remembers, its limits, and its plan for what is overdue; 0 switches one off.
 
     What is not given stays as it is. In a pipe, each line is: setting, milliseconds; for a limit
-    the number of messages, for a rate its text.
+    the number of messages, for a rate and a plan its text.
 
     \b
     Example:
       bide set orders --history 7d
       bide set reports --result-ttl 1h
       bide set calls --rate 100/m --group-limit 1
+      bide set mails --overdue 'drop 6h, spread 10m'
     """
     if all(value is None for value in given.values()):
         raise usage_error(
@@ -47,4 +54,6 @@ def set_(store: CommandStore, out: Output, queue: str, **given: Any) -> None:
     settings = ", ".join(f"{name} {rounded(ms) if ms else 'off'}" for name, ms in facts.items())
     limits = {name: value or 0 for name, value in limits_of(configuration).items()}
     settings += "".join(f", {name} {value}" for name, value in limits.items() if value)
-    out.report(facts | limits, DONE, f"{queue}: {settings}")
+    plan = {"overdue": configuration.overdue} if configuration.overdue else {}
+    settings += "".join(f", overdue {text}" for text in plan.values())
+    out.report(facts | limits | plan, DONE, f"{queue}: {settings}")

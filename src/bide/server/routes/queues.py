@@ -80,6 +80,9 @@ class ConfigureRequest(wire.RequestModel):
     """`limit` for each group; messages without a group are not bound by it."""
     group_rate: Pace | None = None
     """`rate` for each group; messages without a group are not bound by it."""
+    overdue: str | None = None
+    """What becomes of messages that are overdue after a gap without workers, such as "drop 6h,
+    spread 10m"; "": they are delivered as they are."""
 
 
 class QueuePauseRequest(wire.RequestModel):
@@ -124,7 +127,11 @@ async def counts(call: ApiCall) -> CountsOut:
 
 @route("configure", "PATCH", QUEUE, "admin", problems=(507,))
 async def configure(call: ApiCall, content: ConfigureRequest) -> SettingsOut:
-    """Pause or resume a queue, limit it, or set how long it remembers messages."""
+    """Change the settings of a queue.
+
+    Pause or resume it, limit it, set how long it remembers messages, or its plan for what is
+    overdue.
+    """
     command = call.arguments.settings(**msgspec.structs.asdict(content))
     return SettingsOut.of(await call.ask(QueueSettings, command))
 
