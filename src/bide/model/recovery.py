@@ -36,14 +36,9 @@ Fate = Literal["fresh", "expired", "dropped", "superseded", "kept"]
 too late to be delivered, so that the next claim ends it; "superseded": a later one of its group is
 kept."""
 
-_WORDS: dict[str, str] = {
-    "drop": "drop_later_than",
-    "spread": "spread",
-    "rate": "rate",
-    "latest of group": "latest_of_group",
-    "fresh first": "fresh_first",
-}
-"""The words of a plan as text, and the fields that they stand for."""
+_VALUES = {"drop": "drop_later_than", "spread": "spread", "rate": "rate"}
+_FLAGS = {"latest of group": "latest_of_group", "fresh first": "fresh_first"}
+"""The words of a plan as text, and the fields that they stand for: with a value, and without."""
 
 _FORMS = (
     '"drop 6h", "latest of group", "spread 10m" or "rate 100/s", and "fresh first", with commas '
@@ -162,11 +157,11 @@ def plan_of(value: Any, what: str = "overdue") -> Recovery:
     fields: dict[str, Any] = {}
     for part in value[:1_000].split(","):
         words = re.sub(r"\s+", " ", part).strip()
-        verb, _, rest = words.partition(" ")
-        name = _WORDS.get(words) or (_WORDS.get(verb) if rest else None)
+        verb, _, value_text = words.partition(" ")
+        name = _FLAGS.get(words) or (_VALUES.get(verb) if value_text else None)
         if name is None or name in fields:
             raise InvalidArgument(f"{what}={value[:64]!r} is not a plan; write {_FORMS}")
-        fields[name] = True if words in _WORDS else rest
+        fields[name] = True if words in _FLAGS else value_text
     return Recovery(**fields)
 
 

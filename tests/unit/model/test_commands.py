@@ -30,6 +30,7 @@ EXAMPLES: list[Any] = [
     cmd.Cancel("q", ["a"], if_due=5),
     cmd.Cancel("q", where=cmd.Where("g", 1, 2), dry_run=True),
     cmd.Reschedule("q", ["a"], at=5),
+    cmd.Postpone("q", ["a"], [9], [5], 0),
     cmd.Edit("q", ["a"], data=b"2", priority=3, group=None, delay=0),
     cmd.Edit("q", ["a"], rule='{"every":"1h"}', run="2026-01-01T00:00:00.000Z"),
     cmd.Claim("q", 5, 1_000, "w"),
@@ -70,7 +71,7 @@ def test_a_command_travels_as_json_and_says_what_it_is(command: Any) -> None:
 
 def test_every_command_is_among_the_examples() -> None:
     assert {type(command) for command in EXAMPLES} == set(cmd.Command.__args__)
-    assert len(cmd.Command.__args__) == 25
+    assert len(cmd.Command.__args__) == 26
 
 
 @pytest.mark.parametrize("command", EXAMPLES, ids=name)

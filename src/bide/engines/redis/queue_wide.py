@@ -21,7 +21,7 @@ def configure(command: Configure, shards: int) -> Step:
         command.history,
         command.result_ttl,
         command.overdue,
-        *limits,
+        limits,
     )
     if any(limits) and shards > 1:  # all groups of a queue with limits are in one shard
         yield ()  # a step that calls no script

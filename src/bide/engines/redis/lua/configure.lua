@@ -1,5 +1,6 @@
 -- configure: change the given settings.
---   paused, keep (milliseconds), history and result_ttl (likewise), overdue (a text) and limits: nil where it stays
+--   paused, keep (milliseconds), history and result_ttl (likewise), overdue (a text): nil where it stays
+--   limits  limit, rate, group_limit, group_rate, likewise
 --   by    who gives the command, or nil
 --   until_, lasting  when the pause ends by itself, or how long it lasts, in milliseconds; nil: it does not
 -- Reply: [now, change, paused (its end, or true without one), keep, whether something may be claimed now,
@@ -76,7 +77,7 @@ local function forget_older_ends()
   end
 end
 
-define('configure', {'allow-oom'}, {'keep'}, function(paused, keep, by, until_, lasting, history_, ttl, overdue, ...)
+define('configure', {'allow-oom'}, {'keep'}, function(paused, keep, by, until_, lasting, history_, ttl, overdue, limits)
   if not exists then return NO_SHARD end
   advance()
   local ends = lasting and now + lasting or until_
@@ -95,7 +96,7 @@ define('configure', {'allow-oom'}, {'keep'}, function(paused, keep, by, until_, 
   if overdue then call('HSET', META, 'overdue', overdue) end
   read_ends_settings()
   if max(history, results) > 0 then flag('h', true) end
-  local changed = set_limits({...})
+  local changed = set_limits(limits)
   if resumed or changed then wake(now) elseif paused and ends then wake(ends) end
   return finish(has('p') and (pause_end or true), numbers.keep, resumed or changed, history, results,
     call('HGET', META, 'overdue') or '', limits_now())
