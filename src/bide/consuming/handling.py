@@ -17,7 +17,7 @@ from bide.model.progress import Progress, progress
 from bide.model.replies import Outcome, Outcomes
 from bide.model.times import Duration
 from bide.observing.tally import Result
-from bide.queue.delivery import Delivery, ack_command
+from bide.queue.delivery import Delivery, ack_command, wanted_at
 from bide.queue.joining import JoiningQueue
 from bide.queue.results import check_held
 
@@ -169,9 +169,9 @@ class Handling(Delivery):
 
     @property
     def lateness(self) -> float:
-        """How long after its due time its handler was started, in seconds."""
+        """How long after its due time its handler was started, in seconds; see `wanted_at`."""
         waited = self.began - self.arrived if self.began else 0.0
-        return (self.claimed - self.message.due) / 1000 + waited
+        return (self.claimed - wanted_at(self.message)) / 1000 + waited
 
     @property
     def lost(self) -> threading.Event:

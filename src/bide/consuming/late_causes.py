@@ -53,7 +53,7 @@ def causes_of(late: Sequence[Waited], blocks: Sequence[Block] = ()) -> dict[str,
 
     - paused: the queue was paused;
     - no-worker: no worker process served the queue;
-    - retry: an earlier attempt, or the delay after it;
+    - retry: an earlier attempt, or the delay after it; or `Queue.recover` has put it off;
     - backlog: the worker was busy with other messages;
     - limit: the worker had asked for messages of a queue that has limits;
     - timer: all that is left, such as the time to wake the worker and to fetch the message.

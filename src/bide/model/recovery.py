@@ -175,7 +175,7 @@ def _order(message: Message) -> tuple[int, int, str]:
     return planned_of(message), message.created or 0, message.id
 
 
-class Overdue(msgspec.Struct, omit_defaults=True):
+class Overdue(msgspec.Struct):
     """The messages of a queue that are overdue. Times are Unix milliseconds."""
 
     queue: str
@@ -202,7 +202,7 @@ class Overdue(msgspec.Struct, omit_defaults=True):
         return 0 if self.oldest is None else self.now - self.oldest
 
 
-class Recovered(msgspec.Struct, omit_defaults=True):
+class Recovered(msgspec.Struct):
     """What a plan has done, or would do: the number of messages, by what became of them."""
 
     overdue: int = 0

@@ -36,6 +36,15 @@ CURRENT: ContextVar[MayBeStopped | None] = ContextVar("bide-current-work", defau
 a queue in it asks whether it is to stop."""
 
 
+def wanted_at(message: Message) -> int:
+    """Return the time from which the lateness of a message counts, in Unix milliseconds.
+
+    That is its due time, which a retry has set; of a message that was put off before it was tried,
+    as `Queue.recover` does, the time for which it was planned.
+    """
+    return message.due if message.planned is None or message.failures else message.planned
+
+
 class Held(Generic[Done]):
     """What both kinds of delivery share.
 
@@ -78,8 +87,8 @@ class Held(Generic[Done]):
 
     @property
     def lateness(self) -> float:
-        """How long after its due time it was claimed, in seconds."""
-        return (self.claimed - self.message.due) / 1000
+        """How long after its due time it was claimed, in seconds; see `wanted_at`."""
+        return (self.claimed - wanted_at(self.message)) / 1000
 
     @property
     def lease(self) -> Lease:

@@ -26,6 +26,7 @@ from bide.model.replies import Claimed, Counts, Explained, Reply, expect
 from bide.observing.circumstances import look_further
 from bide.observing.heartbeat import Heartbeat, Report
 from bide.observing.tally import Tally
+from bide.queue.delivery import wanted_at
 from bide.server.access.admission import Admission
 from bide.server.access.rights import Caller
 from bide.server.access.tokens import LeaseSecrets, Tokens
@@ -37,6 +38,7 @@ from bide.server.limits.quotas import Quotas
 from bide.server.limits.request_bodies import LargeBodies
 from bide.server.limits.slow_reads import SlowReads, Turns
 from bide.server.logs import ActionLog
+from bide.server.overdue_plans import OverduePlans
 from bide.server.problem import ClientText
 from bide.server.settings import Settings
 from bide.server.shared_state import ServerStats, SharedState
@@ -123,6 +125,7 @@ class Service:
         )
         self.batches = Batches(self.gate, self.clock)
         self.pushing = Pushing(self.lane, self.clock, settings)
+        self.overdue_plans = OverduePlans(self.lane, self.clock)
         self.stopping = asyncio.Event()
         self.requests: Counter[tuple[str, int]] = Counter()
         """Requests answered, by operation and status."""
@@ -226,7 +229,7 @@ class Service:
             tally.claims += 1
             tally.claimed += len(reply.messages)
             for message in reply.messages:
-                tally.lateness.observe(max(0, reply.now - message.due) / 1000)
+                tally.lateness.observe(max(0, reply.now - wanted_at(message)) / 1000)
 
     async def counts(self, queue: str) -> Counts:
         """Return the counts of a queue, as they were at most `COUNTS_AGE` ago."""
@@ -322,6 +325,7 @@ class Service:
             self._ended = True
             self.stop()
             await self.pushing.end()
+            await self.overdue_plans.close()
             await self.quotas.close()
             self.shared.stats.post(self.stats)
             await asyncio.to_thread(self.slow_reads.close)

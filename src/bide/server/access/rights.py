@@ -178,6 +178,11 @@ class Caller(msgspec.Struct, frozen=True):
                 f"the token is for the queues {', '.join(self.queues)}, and "
                 f"queue={queue[:MAX_NAME]!r} is none of them"
             )
+        if internal is InternalQueue.RECOVERY:  # a message there lets workers wait
+            raise AccessDenied(
+                f"queue={queue!r} says who carries out plans for what is overdue, which no caller "
+                "reads or writes"
+            )
         if internal is InternalQueue.UNDO:  # undo trusts these records
             raise AccessDenied(
                 f"queue={queue!r} contains the undo records of bide, which no caller reads or "

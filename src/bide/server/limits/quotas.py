@@ -55,9 +55,14 @@ namespace may carry less in a tenth of a second."""
 MOST_WAITING = 32
 """How many namespaces may wait for other processes at a time."""
 
-_UNCOUNTED = (InternalQueue.WORKERS, InternalQueue.DECLARED, InternalQueue.UNDO)
-"""Queues that count for no quota of queues and messages: reports of workers, declared settings, and
-undo records."""
+_UNCOUNTED = (
+    InternalQueue.WORKERS,
+    InternalQueue.DECLARED,
+    InternalQueue.UNDO,
+    InternalQueue.RECOVERY,
+)
+"""Queues that count for no quota of queues and messages: reports of workers, declared settings,
+undo records, and who recovers a queue."""
 
 DECLARATION_SIZE = 2_048
 """The most bytes that the declared settings of a queue take, its name included."""

@@ -76,6 +76,8 @@ async def batch(call: ApiCall) -> Answer:
         commands.append(command)
         message_count += command.weight
     check_count("messages", message_count, MAX_BATCH_MESSAGES)
+    for queue in {command.queue for command in commands if isinstance(command, cmd.Claim)}:
+        await service.overdue_plans.before_claim(queue)
     with await service.quotas.admit(caller, commands) as admitted:
         answers = await _execute(call, request, admitted.commands)
     pause = service.large_bodies.pauses()

@@ -36,6 +36,7 @@ async def claim(call: ApiCall, content: wire.Deliver) -> Answer:
     )
     command = call.arguments.claim(content.count, content.lease, holder)
     wait = milliseconds(content.wait, "wait") / 1000
+    await call.service.overdue_plans.before_claim(command.queue)
     if not wait:
         reply = await call.ask(Claimed, command)
     else:
