@@ -332,6 +332,7 @@ def test_queues_are_counted_paused_forecast_and_audited(client: Client) -> None:
         "rate": None,
         "group_limit": 0,
         "group_rate": None,
+        "overdue": "",
     }
     audit = client.get(f"{Q}/audit").json
     assert (audit["balanced"], audit["problems"]) == (True, [])
@@ -639,6 +640,7 @@ def test_history_tells_how_messages_ended(client: Client) -> None:
         "rate": None,
         "group_limit": 0,
         "group_rate": None,
+        "overdue": "",
     }
     assert client.get(Q).json["history"] == 604_800_000
     client.put(ONE, {"body": 1})
