@@ -28,6 +28,9 @@ from bide.model.times import (
 LATENESS = (MINUTE_MS, 10 * MINUTE_MS, HOUR_MS, 6 * HOUR_MS)
 """The bounds between which overdue messages are counted by their lateness, in milliseconds."""
 
+MOVE_COST = 5
+"""How many times as long it takes to move messages as to read them, about."""
+
 LARGEST = 5
 """How many groups are named."""
 
@@ -367,12 +370,29 @@ class Places:
         self._survey, self._plan = survey, survey.plan
         self._start = survey.now + 1
         """The first due time: behind that of all that is overdue, so that none is met again."""
+        self._begun: int | None = None
+        """When the first message was moved, in Unix milliseconds."""
+        self._seen = 0
         self._next = 0
         """How many were kept so far."""
         self._due_of = _due_of(survey.plan, survey.kept)
 
+    def go_on(self, now: int) -> None:
+        """Let the messages that follow be due from when the last one will be moved, by the pace.
+
+        Else many would be due together when a long recovery is through, for which workers wait.
+        """
+        survey = self._survey
+        if self._begun is None:
+            self._begun = now
+            needed = (now - survey.now) * MOVE_COST
+        else:
+            needed = (now - self._begun) * survey.report.messages // max(1, self._seen)
+        self._start = max(self._start, self._begun + needed)
+
     def move(self, message: Message) -> Move:
         """Return what becomes of the next message, in the order of delivery."""
+        self._seen += 1
         fate = self._survey.fate(message)
         if fate != "kept":
             return Move(message, fate, message.due, message.priority)

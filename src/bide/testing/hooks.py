@@ -93,3 +93,12 @@ def call_in_thread(lane: Lane, step: Callable[[], object]) -> None:
     # Of a note, the lane calls the first with the second before each batch.
     lane._notes.append((lambda _: step(), None))
     lane._signal.set()
+
+
+def recover_nothing(service: Any) -> None:
+    """Let the service of a server apply no plan for what is overdue before a claim."""
+
+    async def before_claim(queue: str) -> None:
+        """Let the claim go on."""
+
+    service.overdue_plans.before_claim = before_claim

@@ -93,6 +93,9 @@ def recovering(
     try:
         while scan is not None:
             page: Page = yield scan
+            if not dry_run:
+                explained: Explained = yield Explain(queue)
+                places.go_on(explained.now)
             moves = [places.move(message) for message in page.messages]
             unchanged: set[str] = set()
             for bulk in () if dry_run else _bulks(queue, token, moves, actor):

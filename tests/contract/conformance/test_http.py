@@ -31,7 +31,7 @@ from bide.testing.conformance.explaining import ExplainCases
 from bide.testing.conformance.repeating import RepetitionCases
 from bide.testing.conformance.runs import RunCases
 from bide.testing.conformance.scripts import EXAMPLES, ScriptCases
-from bide.testing.hooks import plan_nothing
+from bide.testing.hooks import plan_nothing, recover_nothing
 from tests.effort import effort
 from tests.system.server.conftest import running
 
@@ -62,6 +62,7 @@ class Stores:
         if app is None:
             app = ServerApp(self._told(name), self.clocks[name])
             plan_nothing(app.service.lane)  # the suite is about the store
+            recover_nothing(app.service)
         self._apps[name] = app
         if len(self._apps) > KEPT:
             await self._apps.pop(next(iter(self._apps))).service.end()

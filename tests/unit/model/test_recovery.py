@@ -222,3 +222,18 @@ def test_a_plan_says_something() -> None:
         Recovery()
     with pytest.raises(bide.InvalidArgument, match="must be True or False"):
         Recovery(latest_of_group="yes")  # type: ignore[arg-type]
+
+
+def test_what_takes_long_to_move_is_due_when_all_are_moved() -> None:
+    """By the pace so far: else much would be due together when the recovery is through."""
+    survey = Survey("q", Recovery(spread="4s"), NOW)
+    messages = [late(id, HOUR) for id in "abcd"]
+    for message in messages:
+        survey.see(message)
+    places = Places(survey)
+    dues = []
+    for message, now in zip(messages, (100, 300, 350, 360), strict=True):
+        places.go_on(NOW + now)
+        dues.append(places.move(message).due - NOW)
+    # To read them took 100 ms, so to move them may take 500. The first one took 200: 800 in all.
+    assert dues == [600, 900 + 1_000, 900 + 2_000, 900 + 3_000]
