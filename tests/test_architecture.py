@@ -73,6 +73,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "bide.clock",
         "bide.lane",
         "bide.queue",
+        "bide.undoing",
         "bide.observing",
         "bide.logs",
         "bide.tasks",

@@ -89,6 +89,18 @@ MUTANTS = [
         "retry puts off expiry", LEASES, "record.expires - (due - record.due)", "record.expires"
     ),
     Mutant(
+        "a message that was moved is postponed",
+        UNHELD,
+        "record.state not in WAITING or record.due != due_now",
+        "record.state not in WAITING",
+    ),
+    Mutant(
+        "a message that is due as planned says that it is not",
+        UNHELD,
+        "if after.planned == after.due:",
+        "if False:",
+    ),
+    Mutant(
         "revive keeps the attempts",
         UNHELD,
         "replace(after, attempt=0, asked=asked_due)",

@@ -4,6 +4,7 @@ Programs and their tests have no use for them, and they may change with any vers
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from bide.engines.port import Engine, Notifier
 from bide.lane.inbox import Inbox

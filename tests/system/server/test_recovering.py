@@ -67,14 +67,13 @@ def test_a_token_needs_the_rights(serve: Serve, make_token: Callable[..., str]) 
     assert reader.post(f"{Q}/recover", plan).status == 403
     changer = server.with_token(make_token("shop", rights=["change"]))
     assert changer.get(f"{Q}/overdue").status == 403
-    assert changer.post(f"{Q}/recover", plan).status == 403
+    assert changer.post(f"{Q}/recover", {**plan, "dry_run": True}).json["moved"] == COUNT
     elsewhere = server.with_token(make_token("other", "admin"))
     assert elsewhere.get(f"{Q}/overdue").json["messages"] == 0
-    both = server.with_token(make_token("shop", rights=["read", "change"]))
-    done = both.post(f"{Q}/recover", plan).json
+    done = changer.post(f"{Q}/recover", plan).json
     assert done["moved"] == COUNT
     assert elsewhere.post(f"{Q}/undo", {"undo": done["undo"]}).status == 404
-    assert both.post(f"{Q}/undo", {"undo": done["undo"]}).json["restored"] == COUNT
+    assert changer.post(f"{Q}/undo", {"undo": done["undo"]}).json["restored"] == COUNT
     lock = f"/v1/queues/{InternalQueue.RECOVERY.value}"
     assert admin.post(f"{lock}/messages", {"body": 1}).status == 403
 

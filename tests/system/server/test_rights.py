@@ -30,6 +30,7 @@ from tests.system.server.test_events import listening
 GUARDED = [one for one in OPERATIONS if one.right is not None]
 
 MINIMAL: dict[str, Any] = {
+    "dues": [1_000],
     "count": 1,
     "lease": 1_000,
     "holder": "w",

@@ -50,13 +50,12 @@ async def recover(call: ApiCall, content: RecoverRequest) -> Recovered:
     """Carry out a plan for what is overdue.
 
     Such as after an outage of all workers. Messages keep the time for which they were planned:
-    their lateness and `expires` count from it. Messages that repeat are not dropped. The right
-    `read` is needed too. With the `undo` of the answer it can be undone for ten minutes.
+    their lateness and `expires` count from it. Messages that repeat are not dropped. With the
+    `undo` of the answer it can be undone for ten minutes.
 
     One request does it all, 500 messages at a time, and reads all that is due twice. If it ends
     early, repeat it: what is left is still overdue.
     """
-    call.caller.need("read")
     plan = Recovery(
         drop_later_than=None
         if content.drop_later_than is None
