@@ -219,7 +219,7 @@ def _check_edit(edit: cmd.Edit, max_body: int) -> None:
     is_json = edit.json or edit.data is UNSET
     _check_item(Item("-", data, is_json, edit.at, edit.delay or 0, **edit.options), max_body)
     if edit.times:
-        _check_times(edit)
+        _check_new_times(edit)
     if (edit.rule is UNSET) is not (edit.run is UNSET):
         raise InvalidArgument("rule and run go together: give both, or neither")
     if isinstance(edit.run, str):
@@ -227,7 +227,7 @@ def _check_edit(edit: cmd.Edit, max_body: int) -> None:
             check_repeated_id(id)
 
 
-def _check_times(edit: cmd.Edit) -> None:
+def _check_new_times(edit: cmd.Edit) -> None:
     """Check the times that an edit has for each of its messages.
 
     Raises:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis as client_library
@@ -310,12 +309,10 @@ DAY = 86_400_000
 @pytest.fixture(scope="module")
 def one_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """Provide the server of all tests that look into the append-only file."""
-    config: dict[str, Any] = {
-        "appendonly": "yes",
-        "appendfsync": "no",
-        "auto-aof-rewrite-percentage": "0",
-    }
-    server = RedisServer(tmp_path_factory.mktemp("disk"), **config)
+    folder = tmp_path_factory.mktemp("disk")
+    server = RedisServer(
+        folder, port=0, appendonly="yes", appendfsync="no", **{"auto-aof-rewrite-percentage": "0"}
+    )
     yield server
     server.stop()
 

@@ -122,6 +122,9 @@ BY_ID: dict[str, Any] = {
     "edit {id}": lambda ids: cmd.Edit(QUEUE, ids, expires=STEP, data=b"2"),
     "edit {id}: when": lambda ids: cmd.Edit(QUEUE, ids, at=START + STEP, expires=None),
     "edit {id}: it repeats": lambda ids: cmd.Edit(QUEUE, ids, rule="other", run=RUNS[1]),
+    "edit {id}: its own time": lambda ids: cmd.Edit(
+        QUEUE, ids, times=[cmd.NewTime(START + STEP, RULE, RUNS[0])]
+    ),
     "edit {id}: it repeats no more": lambda ids: cmd.Edit(QUEUE, ids, rule=None, run=None),
     "end the lease of {id}": lambda ids: cmd.Release(QUEUE, ids),
     "revive {id}": lambda ids: cmd.Revive(QUEUE, ids),
