@@ -25,7 +25,8 @@ from tests.system.server.process import ServerProcess
 from tests.system.targets.http.receiver import receiver
 
 PAGES = [
-    ROOT / "docs/howto" / name for name in ("service.md", "push.md", "undo.md", "http-clients.md")
+    ROOT / "docs/howto" / name
+    for name in ("service.md", "push.md", "undo.md", "recover.md", "http-clients.md")
 ]
 ELSEWHERE = {"docsScript", "healthz", "readyz", "metrics", "openapi", "docs"}
 """Operations that the page tells of without a call."""
