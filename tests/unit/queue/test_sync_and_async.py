@@ -471,7 +471,8 @@ def test_no_method_is_forgotten() -> None:
         return {name for name in dir(kind) if not name.startswith("_")}
 
     told = {name.split()[0].rstrip(",") for name in CALLS}
-    elsewhere = {"close", "take", "undo", "history", "result", "configure"}  # in tests of their own
+    # In tests of their own.
+    elsewhere = {"close", "take", "undo", "history", "result", "configure", "overdue", "recover"}
     assert methods(bide.Queue) - elsewhere - {"name", "url"} <= told
     settling = {"ack", "retry", "bury", "release", "extend"}
     assert settling <= methods(Held)
