@@ -116,7 +116,7 @@ def commands_of(
     """
     if isinstance(lines, (str, bytes)) or not isinstance(lines, Iterable):
         kind = type(lines).__name__
-        raise InvalidArgument(f"load takes lines, as an open file or export has, not a {kind}")
+        raise InvalidArgument(f"load takes lines, as an open file or export has, not {kind}")
     items = (
         _item(line, number, max_body)
         for number, line in enumerate(lines, first)
@@ -138,7 +138,7 @@ def _item(text: str | bytes, number: int, max_body: int) -> Item:
     """
     try:
         if not isinstance(text, (str, bytes)):
-            raise InvalidArgument(f"it is a {type(text).__name__}, not text")
+            raise InvalidArgument(f"it is of type {type(text).__name__}, not text")
         line = _decode(text)
         check_name(line.id)
         if (line.body is msgspec.UNSET) == (line.raw is None):

@@ -271,7 +271,7 @@ def _inspect(
         InvalidArgument: it is not a function, or takes anything but a body and a delivery.
     """
     if not callable(function):
-        raise InvalidArgument(f"{role} must be a function, not a {type(function).__name__}")
+        raise InvalidArgument(f"{role} must be a function, not {type(function).__name__}")
     name = name_of(function)
     check_is_no_generator(function)
     try:

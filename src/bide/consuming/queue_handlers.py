@@ -104,7 +104,7 @@ def check_decorator(queue: object, example: str) -> None:
     """
     if not isinstance(queue, str):
         raise InvalidArgument(
-            f"queue must be a str, the name of one queue, not a {type(queue).__name__}: @{example}"
+            f"queue must be a str, the name of one queue, not {type(queue).__name__}: @{example}"
         )
 
 

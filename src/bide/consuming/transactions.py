@@ -32,7 +32,7 @@ def in_transaction(handler: Handler, within: Within) -> Handler:
     if not callable(within):
         raise InvalidArgument(
             f"within= of {name} must be a function that opens a transaction, such as "
-            f"engine.begin, not a {type(within).__name__}"
+            f"engine.begin, not {type(within).__name__}"
         )
     check_takes(within, 0, f"nothing, as within= of {name}")
 

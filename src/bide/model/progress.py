@@ -64,6 +64,6 @@ def progress(done: float, of: float | None = None, text: str = "") -> Progress:
         if not is_finite:
             raise InvalidArgument(f"{name} must be a finite number, as a report is JSON")
     if not isinstance(text, str):
-        raise InvalidArgument(f"text takes a str, not a {type(text).__name__}")
+        raise InvalidArgument(f"text takes a str, not {type(text).__name__}")
     readable = text.encode(errors="replace").decode()
     return Progress(float(done), None if of is None else float(of), readable[:MAX_TEXT])

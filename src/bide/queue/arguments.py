@@ -43,7 +43,7 @@ def refuse_whole(body: msgspec.Struct) -> None:
     """Refuse a body that is a whole message: its due time and id would be lost."""
     if whole_message(body) is not None:
         raise InvalidArgument(
-            f"a {type(body).__name__} has its own due time and id, and cannot be the body of "
+            f"{type(body).__name__} has its own due time and id, and cannot be the body of "
             "another message; put it alone: put(message) or put_many([message])"
         )
 
@@ -60,7 +60,7 @@ def checked_version(value: str) -> str:
 def headers_of(headers: Mapping[str, str]) -> dict[str, str]:
     """Return headers that every store can hold."""
     if not isinstance(headers, Mapping):
-        raise InvalidArgument(f"headers must map str to str, not be a {type(headers).__name__}")
+        raise InvalidArgument(f"headers must map str to str, not be {type(headers).__name__}")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidArgument(f"headers[{name!r}] must map a str to a str, not {value!r}")
@@ -167,7 +167,7 @@ def ids_of(ids: Iterable[str]) -> list[str]:
     """
     is_list = isinstance(ids, list)  # asked first: to look for the abstract types takes long
     if not is_list and (isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Iterable)):
-        raise InvalidArgument(f"ids must be a list of str, not a {type(ids).__name__}")
+        raise InvalidArgument(f"ids must be a list of str, not {type(ids).__name__}")
     return [check_name(id) for id in ids]
 
 

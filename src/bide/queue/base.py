@@ -108,7 +108,7 @@ class BaseQueue:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            f"a {type(self).__name__} cannot be sent to another process; make one there, with the "
+            f"{type(self).__name__} cannot be sent to another process; make one there, with the "
             "same name and URL"
         )
 

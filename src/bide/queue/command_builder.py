@@ -83,7 +83,7 @@ class CommandBuilder:
         if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
             kind = type(messages).__name__
             raise InvalidArgument(
-                f"put_many takes an iterable of messages or bodies, not a {kind}; for one message "
+                f"put_many takes an iterable of messages or bodies, not {kind}; for one message "
                 "use put"
             )
         listed = list(messages)
@@ -134,7 +134,7 @@ class CommandBuilder:
         if type(body) not in _SIMPLE and (whole := arguments.whole_message(body)) is not None:
             if _all_but_body(message) != _all_but_body(NewMessage(None)) or message.id is not None:
                 raise InvalidArgument(
-                    f"a {type(body).__name__} has its own id, due time and options: set them "
+                    f"{type(body).__name__} has its own id, due time and options: set them "
                     "there, and call put(message) without others"
                 )
             message = whole

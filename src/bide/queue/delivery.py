@@ -276,7 +276,7 @@ def leases(deliveries: Sequence[Held[Any]]) -> list[Lease]:
     if isinstance(deliveries, (list, tuple)):
         misfit = next((element for element in deliveries if not isinstance(element, Held)), misfit)
     raise InvalidArgument(  # its type alone: what it says may be the body of a message
-        f"this takes a list of deliveries, as claim returns them, not a {type(misfit).__name__}; "
+        f"this takes a list of deliveries, as claim returns them, not {type(misfit).__name__}; "
         "one delivery has methods of its own, such as delivery.ack(), and an id is enough to get "
         "or cancel a message, not to settle it"
     )

@@ -1202,6 +1202,6 @@ def check_blocking(beginning: str, *queues: object) -> None:
     for queue in queues:
         if not isinstance(queue, Queue):
             raise InvalidArgument(
-                f"{beginning} bide.Queue, not a {type(queue).__name__}: "
+                f"{beginning} bide.Queue, not {type(queue).__name__}: "
                 "bide.Queue('orders', 'sqlite:///bide.db')"
             )

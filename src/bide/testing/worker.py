@@ -46,7 +46,7 @@ class _Worker(Generic[Answer]):
         if errors not in ("raise", "collect"):
             raise InvalidArgument(f'errors={errors!r} must be "raise" or "collect"')
         if not isinstance(app, App):
-            raise InvalidArgument(f"a worker takes a bide.App, not a {type(app).__name__}")
+            raise InvalidArgument(f"a worker takes a bide.App, not {type(app).__name__}")
         self.app = app
         self.store = store
         self.handled: list[Handled] = []

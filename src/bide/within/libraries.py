@@ -45,7 +45,7 @@ def kind_of(connection: object) -> Kind:
             return kind
     raise WrongConnection(
         f"within= takes a connection of psycopg 3, asyncpg, sqlite3 or Django, or a Session or "
-        f"Connection of SQLAlchemy, not a {type(connection).__module__}."
+        f"Connection of SQLAlchemy, not {type(connection).__module__}."
         f"{type(connection).__qualname__}"
     )
 
@@ -60,10 +60,10 @@ def kind_for(guest: Guest, connection: object, *, blocks: bool) -> Kind:
     kind = kind_of(connection)
     if (kind in ASYNCHRONOUS) == blocks:
         raise WrongConnection(
-            f"a {type(connection).__name__} is asynchronous: use bide.AsyncQueue, whose methods "
+            f"{type(connection).__name__} is asynchronous: use bide.AsyncQueue, whose methods "
             "are the same, with await"
             if blocks
-            else f"a {type(connection).__name__} blocks the event loop: use bide.Queue with it, "
+            else f"{type(connection).__name__} blocks the event loop: use bide.Queue with it, "
             "or an asynchronous connection (psycopg, asyncpg, SQLAlchemy) here"
         )
     if (dialect := dialect_of(connection, kind)) != guest.dialect:

@@ -107,7 +107,7 @@ def test_a_search_finds_messages_that_repeat(url: str, shop: bide.Queue) -> None
     assert found(url, repeats=False, id="order-10") == [TEN]
     with pytest.raises(bide.InvalidArgument, match="repeats='yes' is neither True nor False"):
         bide.search(url, repeats="yes")  # type: ignore[arg-type]
-    with pytest.raises(bide.InvalidArgument, match="needs to know what"):
+    with pytest.raises(bide.InvalidArgument, match="needs a condition"):
         bide.search(url, repeats=False)
 
 
@@ -199,7 +199,7 @@ def _fail_or_revive(engine: MemoryEngine) -> None:
 @pytest.mark.parametrize(
     ("query", "told"),
     [
-        ({}, "search needs to know what"),
+        ({}, "search needs a condition"),
         ({"error": ""}, 'error="" is in every message'),
         ({"id": ""}, "id is 0 bytes long"),
         ({"state": "x"}, "is none of"),

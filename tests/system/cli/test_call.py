@@ -223,7 +223,7 @@ def test_arguments_that_the_task_refuses(
         ("{}", "names no task; write module:task, as in: bide call shop:expire"),
         ("shop/tasks.py:expire", "names no task"),
         ("nowhere:expire", "there is no module 'nowhere'"),
-        ("json:dumps", "json:dumps is no task"),
+        ("json:dumps", "json:dumps is not a task"),
         ("{}:lost", "memory://lost exists only while this command runs"),
     ],
 )

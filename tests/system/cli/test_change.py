@@ -274,7 +274,7 @@ def test_a_message_that_is_held_may_be_as_it_was_seen(run: Bide, orders: bide.Qu
             "cancel orders a --if-version 7",
             "; give the version of the message you read",
         ),
-        ("reschedule orders a --delay 1 --if-version x", "--if-version 'x' is no version"),
+        ("reschedule orders a --delay 1 --if-version x", "--if-version 'x' is not a version"),
         ("cancel orders a b --if-version 0123456789abcdef", "--if-version is the version of one"),
     ],
 )
@@ -328,7 +328,7 @@ def test_edit_tells_why_not(run: Bide, orders: bide.Queue) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "needs to know what to change"),
+        ([], "nothing to edit"),
         (["--text"], "--text says what the body is"),
         (["{"], "is not JSON"),
         (["--group", "g", "--no-group"], "cannot be used together"),

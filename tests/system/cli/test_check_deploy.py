@@ -186,7 +186,7 @@ def test_ten_thousand_of_which_some_do_not_fit(run: Bide, target: str, url: str)
             {"meeting": 1},
             {"headers": {"bide-job": "Remind"}},
             ("Remind", "body"),
-            ("no Remind: Object missing required field `room`", "give new fields defaults"),
+            ("Remind: Object missing required field `room`", "give new fields defaults"),
         ),
         (
             "meetings",

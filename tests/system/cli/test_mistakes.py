@@ -314,11 +314,15 @@ def test_a_worker_that_is_not_there_cannot_be_stopped(run: Bide) -> None:
 @pytest.mark.parametrize(
     ("arguments", "environment", "told"),
     [
-        (["counts", "orders", "--url", "nonsense"], {}, "error: 'nonsense' begins"),
-        (["counts", "orders"], {"BIDE_URL": "nonsense"}, "error: BIDE_URL 'nonsense' begins"),
-        (["dashboard", "nonsense"], {"BIDE_URL": "memory://"}, "error: 'nonsense' begins"),
+        (["counts", "orders", "--url", "nonsense"], {}, "error: 'nonsense' names no store"),
+        (
+            ["counts", "orders"],
+            {"BIDE_URL": "nonsense"},
+            "error: BIDE_URL 'nonsense' names no store",
+        ),
+        (["dashboard", "nonsense"], {"BIDE_URL": "memory://"}, "error: 'nonsense' names no store"),
         (["rabbitmq", "amqp://mq"], {"BIDE_URL": "memory://"}, "error: 'amqp://mq' names no"),
-        (["serve", "--store", ""], {}, "error: '' begins"),
+        (["serve", "--store", ""], {}, "error: '' names no store"),
         (
             ["import", "orders", "memory://", "--from", "rq", "--url", "sqlite:///no.db"],
             {},

@@ -266,7 +266,7 @@ def test_backfill_of_nothing(run: Bide, daily: bide.Queue) -> None:
     result = run("backfill", "orders", "a", *past)
     assert (result.output, result.exit_code) == ("", 1)
     for half in (SPAN[:2], SPAN[2:]):
-        assert "backfill needs to know which runs" in run("backfill", "orders", "a", *half).stderr
+        assert "backfill needs a span" in run("backfill", "orders", "a", *half).stderr
     daily.edit("a", repeat=bide.Every("1s", start=START_MS / 1000))
     assert "more than 10,000 runs" in run("backfill", "orders", "a", *SPAN).stderr
 

@@ -326,7 +326,7 @@ def test_wrong_arguments_are_refused(
 
 def test_a_queue_of_another_form_is_refused_before_anything_is_taken() -> None:
     queue: Any = bide.AsyncQueue("orders", "memory://another-form")
-    with pytest.raises(bide.InvalidArgument, match=r"takes a bide\.Queue, not a AsyncQueue"):
+    with pytest.raises(bide.InvalidArgument, match=r"takes a bide\.Queue, not AsyncQueue"):
         bide.take_over(queue, "rq", "redis://x")
 
 

@@ -299,7 +299,7 @@ def test_what_cannot_be_asked(
 
 def test_a_queue_of_another_form_is_refused() -> None:
     queue: Any = bide.AsyncQueue("orders", "memory://another-form")
-    with pytest.raises(bide.InvalidArgument, match=r"takes a bide\.Queue, not a AsyncQueue"):
+    with pytest.raises(bide.InvalidArgument, match=r"takes a bide\.Queue, not AsyncQueue"):
         bide.load_sorted_set(queue, "redis://h", KEY)
 
 

@@ -95,9 +95,9 @@ def test_a_worker_says_that_it_was_given_the_module(project: pytest.Pytester) ->
 
         def test_the_module(bide_worker, bide_async_worker):
             for make in bide_worker, bide_async_worker:
-                with pytest.raises(bide.InvalidArgument, match="takes a bide.App, not a module"):
+                with pytest.raises(bide.InvalidArgument, match="takes a bide.App, not module"):
                     make(shop)
-                with pytest.raises(bide.InvalidArgument, match="takes a bide.App, not a str"):
+                with pytest.raises(bide.InvalidArgument, match="takes a bide.App, not str"):
                     make("shop:app")
         """
     )

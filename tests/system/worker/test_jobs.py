@@ -87,7 +87,7 @@ def test_a_job_is_put_as_it_is() -> None:
     assert meetings.put(Remind(7)).id == "remind-7"
     assert [outcome.done for outcome in meetings.put_many([Remind(7), Remind(8)])] == [False, True]
     assert meetings.get("remind-8") is not None
-    with pytest.raises(bide.InvalidArgument, match="a Remind has its own id, due time and options"):
+    with pytest.raises(bide.InvalidArgument, match="Remind has its own id, due time and options"):
         meetings.put(Remind(9), delay=5)
     with pytest.raises(bide.InvalidArgument, match="cannot be the body of another message"):
         meetings.put(bide.NewMessage(Remind(9)))

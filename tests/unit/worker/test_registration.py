@@ -122,7 +122,7 @@ def two(body: Any, delivery: bide.Delivery) -> bool:
 @pytest.mark.parametrize(
     ("still_wanted", "hint"),
     [
-        (3, r"still_wanted of .*<lambda> must be a function, not a int"),
+        (3, r"still_wanted of .*<lambda> must be a function, not int"),
         (no_arguments, r"no_arguments names no parameter .*; still_wanted takes \(body\) or"),
         (three, r"three takes too many arguments; still_wanted takes \(body\) or"),
         (needs_more, "needs_more needs more=, which bide does not pass"),

@@ -52,7 +52,7 @@ def install(
         InvalidArgument: it is not a Celery app, or bide is installed in it already.
     """
     if not callable(getattr(app, "send_task", None)) or not hasattr(app, "control_cls"):
-        raise InvalidArgument(f"install takes a celery.Celery, not a {type(app).__name__}")
+        raise InvalidArgument(f"install takes a celery.Celery, not {type(app).__name__}")
     if hasattr(app, "__bide_app__"):
         raise InvalidArgument(f"bide is installed in {app!r} already; call install once")
     Installation(store, check_queue(queue), max_body)(app)

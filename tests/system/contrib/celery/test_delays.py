@@ -314,7 +314,7 @@ def test_a_retry_without_the_store_is_rejected_as_without_the_broker(celery_app:
 def test_install_takes_a_celery_app_and_only_once(app: Any) -> None:
     with pytest.raises(bide.InvalidArgument, match="already"):
         install(app)
-    with pytest.raises(bide.InvalidArgument, match=r"takes a celery\.Celery, not a dict"):
+    with pytest.raises(bide.InvalidArgument, match=r"takes a celery\.Celery, not dict"):
         install({})
 
 

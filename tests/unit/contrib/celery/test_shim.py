@@ -263,7 +263,7 @@ def test_tasks_that_celery_put_run_and_parts_of_a_canvas_are_buried(
     worker = bide_worker(shop.app, errors="collect")
     worker.run_due()
     reasons = [str(letter.error) for letter in bide_store.queue("celery").dead()]
-    hints = ("part of a canvas (chain)", "not JSON", "no call of a task")
+    hints = ("part of a canvas (chain)", "not JSON", "not a call of a task")
     assert [hint for hint, reason in zip(hints, reasons, strict=True) if hint not in reason] == []
     assert shop.seen == [(1, datetime(2026, 1, 1, tzinfo=UTC))]
 

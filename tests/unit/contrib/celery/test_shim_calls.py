@@ -126,7 +126,7 @@ def test_bodies_of_former_checkouts_name_their_task_in_a_header(
         ({"task": "total", "args": {"order": 1, "rest": "23"}}, "rest= of .* must be a list"),
         ({"task": "bound", "args": {"order": 1, "mail": 2}}, "unexpected keyword argument 'mail'"),
         ({"task": "bound", "args": [1, 2, 3]}, "too many positional arguments"),
-        ({"task": "bound", "args": 7}, "no call of a task"),
+        ({"task": "bound", "args": 7}, "not a call of a task"),
         ({"task": "bound", "args": {"order": {"__type__": "x", "__value__": 1}}}, "the type x"),
     ],
 )
