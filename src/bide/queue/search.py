@@ -152,7 +152,7 @@ def query_of(**given: Any) -> Query:
 def _text(text: str, name: str) -> str:
     """Return a text to search for after a check; `name` is that of the argument."""
     if not isinstance(text, str) or text_of(text) != text:
-        raise InvalidArgument(f"{name}={text!r} is not a str")
+        raise InvalidArgument(f"{name}={text!r} is not text; give a str")
     if text == "":
         raise InvalidArgument(f'{name}="" is in every message; give the text to search for')
     return plain_text(text)

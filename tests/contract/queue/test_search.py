@@ -209,10 +209,10 @@ def _fail_or_revive(engine: MemoryEngine) -> None:
         ({"id": "a", "cursor": "WyIiXQé"}, "comes from no search"),
         ({"id": "a", "cursor": "WyIiLC01XQ"}, "comes from no search"),  # ["",-5]
         ({"id": "a", "cursor": 5}, "cursor=5 comes from no search"),
-        ({"body": 5}, "body=5 is no text"),
-        ({"error": b"x"}, "error=b'x' is no text"),
-        ({"header": {"a": "b"}}, "header={'a': 'b'} is no text"),
-        ({"body": "caf\udce9"}, r"body='caf.udce9' is no text"),
+        ({"body": 5}, "body=5 is not text"),
+        ({"error": b"x"}, "error=b'x' is not text"),
+        ({"header": {"a": "b"}}, "header={'a': 'b'} is not text"),
+        ({"body": "caf\udce9"}, r"body='caf.udce9' is not text"),
     ],
 )
 def test_wrong_questions_are_refused(url: str, query: Any, told: str) -> None:

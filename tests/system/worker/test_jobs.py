@@ -281,7 +281,7 @@ def test_what_does_not_go_together_is_refused() -> None:
     with pytest.raises(bide.InvalidArgument, match="has a plain handler already"):
         app.job("plain")(Refuse)
     wrong: Any = dict
-    with pytest.raises(bide.InvalidArgument, match=r"no subclass of bide.Job"):
+    with pytest.raises(bide.InvalidArgument, match=r"not a subclass of bide.Job"):
         app.job("other")(wrong)
 
 

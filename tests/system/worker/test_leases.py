@@ -418,7 +418,7 @@ def test_a_queue_without_a_place_left_is_stuck_until_one_returns(
             await until(lambda: runner.stuck() == [])
 
     scene.play(story())
-    assert caplog.text.count("2 of 2 places are taken like that") == 1
+    assert caplog.text.count("2 of 2 places are taken this way") == 1
 
 
 FOR_EVER = """
@@ -511,7 +511,7 @@ def test_a_plain_handler_that_takes_too_long_is_told_and_tried_again(
             await until(lambda: not runner.consumers["q"].running)
 
     scene.play(story())
-    assert "1 of 2 places are taken like that" in caplog.text
+    assert "1 of 2 places are taken this way" in caplog.text
 
 
 def test_a_plain_handler_does_not_begin_after_its_timeout(scene: Scene) -> None:
@@ -566,7 +566,7 @@ def test_a_handler_that_runs_long_is_warned_of_once(
 ) -> None:
     def warnings() -> list[str]:
         said = [record.getMessage() for record in caplog.records]
-        return [one for one in said if "goes on" in one]
+        return [one for one in said if "has been running" in one]
 
     async def story() -> None:
         over = asyncio.Event()
@@ -587,7 +587,7 @@ def test_a_handler_that_runs_long_is_warned_of_once(
             await scene.acked(1)
             assert runner.tallies()["q"].longest == 0
         (warning,) = warnings()
-        assert "has run for 5m, and goes on" in warning
+        assert "has been running for 5m" in warning
 
     scene.play(story())
 
@@ -607,7 +607,7 @@ def test_one_that_ends_in_time_is_not_warned_of(
             await scene.acked(2)
 
     scene.play(story())
-    assert "goes on" not in caplog.text
+    assert "has been running" not in caplog.text
 
 
 def test_lost_is_known_to_who_asks_later(scene: Scene) -> None:
