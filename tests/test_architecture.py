@@ -149,6 +149,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "bide.observing",
         "bide.worker",
         "bide.targets",
+        "bide.tasks",
         "bide.server",
         "bide.logs",
         "bide.threads",

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import signal
 import sys
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
@@ -18,7 +19,7 @@ from bide.server.service import Service
 from bide.targets.amqp import intakes
 from bide.targets.pusher import Pusher
 from bide.targets.rabbitmq.intake import Intake
-from bide.tasks import background
+from bide.tasks import background, unless_stopped
 from bide.threads import deaths
 from bide.worker.process.supervisor import Supervisor
 from tests.servers import free_port
@@ -250,3 +251,29 @@ def test_the_tasks_of_a_worker_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
         wait_for(said(tmp_path, "handled"), tmp_path)
         process.kill()
         wait_for(said(tmp_path, "the supervisor has died; stopping"), tmp_path)
+
+
+def test_work_ends_at_a_signal_and_the_handlers_are_as_before() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    ends: list[str] = []
+
+    async def work() -> str:
+        asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGTERM)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ends.append("ended")
+        return "never"
+
+    assert asyncio.run(unless_stopped(work())) is None
+    assert ends == ["ended"]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_work_that_no_signal_stops_returns_or_raises() -> None:
+    async def work(result: int) -> int:
+        return 6 // result
+
+    assert asyncio.run(unless_stopped(work(2))) == 3
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(unless_stopped(work(0)))

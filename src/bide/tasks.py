@@ -29,6 +29,8 @@ The others do one thing. Who waits for them gets what they raise, or they log it
 | what it does | where |
 |---|---|
 | waits for one of several | `bide.tasks` |
+| works until a signal to stop | `bide.tasks` |
+| waits for the first answer of a store | `bide.lane.first_contact` |
 | asks for messages | `bide.consuming.claiming` |
 | calls the function of a batch | `bide.consuming.batching` |
 | runs an app within another program, and again if it fails | `bide.worker.process.in_process` |
@@ -48,12 +50,17 @@ The others do one thing. Who waits for them gets what they raise, or they log it
 """
 
 import asyncio
+import signal
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 from bide.logs import logger
 from bide.threads import PAUSE, deaths
+
+T = TypeVar("T")
+
+STOP_SIGNALS = signal.SIGTERM, signal.SIGINT
 
 _log = logger("bide.tasks")
 
@@ -117,6 +124,27 @@ async def to_the_end(wait: Awaitable[object]) -> None:
     except asyncio.CancelledError:
         await future
         raise
+
+
+async def unless_stopped(work: Coroutine[Any, Any, T]) -> T | None:
+    """Return what work returns; `None` if SIGTERM or Ctrl-C comes before, which cancels the work.
+
+    Raises:
+        Exception: the work has raised it.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+    # Those of a program that is the first process of a container: it has no default ones.
+    previous_handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        await asyncio.wait({task})
+        return None if task.cancelled() else task.result()
+    finally:
+        for number, previous in previous_handlers.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, previous)
+        await cancel([task])  # if the caller was cancelled
 
 
 async def cancel(tasks: "Iterable[asyncio.Future[Any]]") -> None:

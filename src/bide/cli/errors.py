@@ -172,17 +172,26 @@ Windows has no SIGHUP.
 """
 
 
+def end_on_termination_as_first_process() -> None:
+    """Let SIGTERM end this process if it is the first of a container: there it has no effect else.
+
+    So a container that is stopped while its program starts need not be killed.
+    """
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, _leave)
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
 @contextmanager
 def raise_on_termination() -> Iterator[None]:
     """Exit from the block on SIGTERM and SIGHUP, as Ctrl-C does.
 
     An ignored signal stays ignored, as under nohup.
     """
-
-    def leave(number: int, frame: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    with _handled(TERMINATION_SIGNALS, leave):
+    with _handled(TERMINATION_SIGNALS, _leave):
         yield
 
 

@@ -241,6 +241,7 @@ class Program(Group):
         """Run the command line, and leave with its exit code."""
         if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding may not have every character
             sys.stdout.reconfigure(errors="backslashreplace")
+        errors.end_on_termination_as_first_process()
         errors.open_closed_streams()
         try:
             code = super().main(args, prog_name, standalone_mode=False, **more)

@@ -9,7 +9,8 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from bide.engines.registry import DEFAULT_URL, file_of, is_server, mask, opener
+from bide.engines.registry import DEFAULT_URL, is_server, mask
+from bide.lane.first_contact import missing_file
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, run_steps
@@ -151,13 +152,7 @@ class CommandStore(ExitStack):
     @property
     def missing(self) -> Path | None:
         """The file of the store, if it does not exist or has no tables of bide."""
-        opener(self.url)  # says what is wrong with the URL
-        if (path := file_of(self.url)) is not None:
-            from bide.engines.sqlite.schema import is_without_tables
-
-            if not path.exists() or is_without_tables(path):
-                return path
-        return None
+        return missing_file(self.url)
 
     def must_exist(self, fix: str = ELSEWHERE) -> None:
         """Refuse a store that does not exist.

@@ -4,10 +4,11 @@ import asyncio
 import signal
 import socket
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from bide.dashboard.access import ACTIONS, Access
 from bide.dashboard.app import Dashboard
+from bide.lane.first_contact import lane_when_there, made_by_others
 from bide.queue.arguments import user_name
 from bide.server.access.foreign_pages import refuse_foreign_hosts
 from bide.server.app import ServerApp
@@ -17,6 +18,7 @@ from bide.server.request import Scope
 from bide.server.response import Send
 from bide.server.serve import bind
 from bide.server.settings import Settings
+from bide.tasks import unless_stopped
 from bide.worker.process.child import loop_factory
 
 PORT = 8643
@@ -71,7 +73,7 @@ def run(
 
     Raises:
         InvalidArgument: nothing can listen there, or the file cannot be written.
-        StoreError: the store cannot be opened.
+        StoreError: the store cannot be opened. One that is not there yet is waited for.
     """
     settings = Settings(
         store=store, port=port, auth="off", push=False, grace=1.0, action_log=action_log
@@ -79,6 +81,13 @@ def run(
     settings.check()
     with asyncio.Runner(loop_factory=loop_factory()) as loop, bind(settings) as listening:
         loop.run(_serve(settings, listening, announce, () if read_only else ACTIONS, hide))
+
+
+async def _store_is_there(url: str) -> Literal[True]:
+    """Wait for the store: a dashboard makes none, since the user may be in the wrong folder."""
+    await made_by_others(url)
+    async with lane_when_there(url):
+        return True
 
 
 async def _serve(
@@ -89,6 +98,8 @@ async def _serve(
     hide: Collection[str],
 ) -> None:
     """Serve the dashboard on a socket until a signal ends it; see `run`."""
+    if not await unless_stopped(_store_is_there(settings.store)):
+        return
     dashboard = Dashboard(settings.store, open_access(actions), hide)
     app = _LocalApp(settings, dashboard)
     dashboard.action_log = app.service.action_log

@@ -124,6 +124,9 @@ class StoreError(BideError):
 class StoreUnavailable(StoreError):
     """The store cannot be reached or opened: a missing folder, a server that is down."""
 
+    lasts = False
+    """Whether waiting alone does not help, as with a wrong password."""
+
 
 class StoreBusy(StoreUnavailable):
     """Another process locked the store for longer than the timeout. Nothing was changed."""

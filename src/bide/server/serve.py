@@ -13,12 +13,13 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from bide.clock import SYSTEM_CLOCK
 from bide.engines.registry import absolute, mask
-from bide.lane.shared import close_lane, open_lane
+from bide.lane.first_contact import first_contact, lane_when_there
 from bide.logs import logger
 from bide.model.errors import BideError, InvalidArgument
 from bide.observing.logs import configure
@@ -30,6 +31,7 @@ from bide.server.http.tls import context_of
 from bide.server.service import Service
 from bide.server.settings import Settings
 from bide.server.shared_state import SharedState, make_files
+from bide.tasks import unless_stopped
 from bide.worker.process.child import loop_factory
 from bide.worker.process.processes import FAILED, WRONG_USAGE, ProcessReport, command_of, reporting
 from bide.worker.process.supervisor import Supervisor
@@ -54,17 +56,13 @@ async def serve(settings: Settings) -> int:
     Raises:
         InvalidArgument: the settings conflict, the address cannot be used, or other machines could
             reach it and there are no tokens.
-        StoreError: the store cannot be opened.
+        StoreError: the store cannot be opened. A server that does not answer is waited for.
     """
     settings.check()
     context_of(settings)  # raises its errors before anything listens
-    lane = open_lane(settings.store)
-    try:  # before anything listens; each process does so again
-        admission = Admission(settings, Tokens(lane), SYSTEM_CLOCK)
-        await admission.begin()
-    finally:
-        await asyncio.to_thread(close_lane, lane)
-    asks = admission.asks
+    asks = await unless_stopped(_asks_for_tokens(settings))
+    if asks is None:
+        return 0
     listening, shared_files = bind(settings), make_files()
 
     def close_socket() -> None:
@@ -106,6 +104,21 @@ async def serve(settings: Settings) -> int:
             os.close(file)
         del os.environ[SETTINGS], os.environ[SESSION_KEY]
         close_socket()
+
+
+async def _asks_for_tokens(settings: Settings) -> bool:
+    """Wait for the store, and return whether requests need a token.
+
+    This is before anything listens; each process does so again.
+
+    Raises:
+        InvalidArgument: other machines could reach the server, and there are no tokens.
+        StoreError: the store cannot be opened.
+    """
+    async with lane_when_there(settings.store) as lane:
+        admission = Admission(settings, Tokens(lane), SYSTEM_CLOCK)
+        await admission.begin()
+        return admission.asks
 
 
 def bind(settings: Settings) -> socket.socket:
@@ -173,6 +186,8 @@ def main(arguments: list[str], pages: Callable[[Service], Pages] | None = None) 
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as loop:
             loop.run(_serve(settings, line_fd, socket_fd, SharedState(shared), pages))
+    except asyncio.CancelledError:  # stopped while it waited for the store
+        return 0
     except BideError as error:
         sys.stderr.write(f"error: {error}\n")
         return WRONG_USAGE if isinstance(error, InvalidArgument) else FAILED
@@ -200,21 +215,27 @@ async def _serve(
         send()
 
     app = ServerApp(settings, ready=ready, shared=shared, pages=pages)
+    own_task: Any = asyncio.current_task()
+    has_store = False
 
     def next_report() -> ProcessReport:
         shared.stats.post(app.service.stats)
         return report
 
     def stop() -> None:
-        if not server.stopping:
+        if not has_store:  # nothing is served yet, and the store may be away for hours
+            own_task.cancel()
+        elif not server.stopping:
             server.stop()
 
     server = HttpServer(app)
     # systemd also sends SIGTERM to each process, which then gets it twice. Only SIGINT, which the
     # supervisor sends the second time, breaks off what is under way.
     loop.add_signal_handler(signal.SIGTERM, stop)
-    loop.add_signal_handler(signal.SIGINT, server.stop)
+    loop.add_signal_handler(signal.SIGINT, lambda: server.stop() if has_store else stop())
     async with reporting(line_fd, next_report, stop) as send:
+        await first_contact(app.service.lane, settings.store)
+        has_store = True
         await server.serve(socket.socket(fileno=socket_fd))
 
 

@@ -4,20 +4,21 @@ import asyncio
 import signal
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from typing import Literal
 
 from bide.clock import SYSTEM_CLOCK
 from bide.engines.registry import mask
+from bide.lane.first_contact import lane_when_there
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.logs import logger
-from bide.model.commands import Queues
 from bide.observing.families import Metric
 from bide.observing.metrics import MetricsServer, counts_of, registry_of
 from bide.targets.amqp import Address
 from bide.targets.http.addresses import AddressGate
 from bide.targets.http.stats import push_metrics
 from bide.targets.pusher import Pusher
-from bide.tasks import first_of
+from bide.tasks import first_of, unless_stopped
 
 PATIENCE = 5.0
 """Seconds for the event loop to answer a scrape."""
@@ -47,14 +48,14 @@ async def push(
         metrics: the host and port at which Prometheus finds metrics; none by default.
 
     Raises:
-        StoreError: the store cannot be opened. Later it waits for a store that is away.
+        StoreError: the store cannot be opened. A server that does not answer is waited for.
         InvalidArgument: an intake cannot work; see `Intake.declare`.
     """
+    # Errors in the URL or in rights show at the start.
+    if not await unless_stopped(_store_is_there(url)):
+        return
     lane = open_lane(url)
     try:
-        # Errors in the URL or in rights show at the start. It is the cheapest command: few queues,
-        # if any, have names that begin so.
-        await lane.acall(Queues("-"))
         pusher = Pusher(
             lane, SYSTEM_CLOCK, gate=AddressGate(networks), intakes=intakes, queue_type=queue_type
         )
@@ -83,6 +84,11 @@ async def push(
         _log.info("stopped")
     finally:
         await asyncio.to_thread(close_lane, lane)
+
+
+async def _store_is_there(url: str) -> Literal[True]:
+    async with lane_when_there(url):
+        return True
 
 
 def _metrics_server(lane: Lane, pusher: Pusher, host: str, port: int) -> MetricsServer:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bide.cli.errors import stop_requests
+from bide.cli.errors import end_on_termination_as_first_process, stop_requests
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -50,3 +50,12 @@ def test_handlers_are_as_before_and_ignored_signals_stay_ignored() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def test_sigterm_ends_the_first_process_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    end_on_termination_as_first_process()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    end_on_termination_as_first_process()
+    with pytest.raises(SystemExit, match=str(128 + signal.SIGTERM)):
+        signal.raise_signal(signal.SIGTERM)

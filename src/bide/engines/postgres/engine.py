@@ -19,7 +19,7 @@ from bide.engines.postgres.batch import NEVER, Floors, PostgresBatch
 from bide.engines.postgres.calls import replies
 from bide.engines.postgres.connection import PostgresCaller, Witness
 from bide.engines.postgres.constants import LOOK_AGAIN
-from bide.engines.postgres.faults import CHANGED, RETRIED, first_line, lasts, translate
+from bide.engines.postgres.faults import CHANGED, RETRIED, first_line, translate
 from bide.engines.postgres.notifier import PostgresNotifier
 from bide.engines.postgres.reading import is_awaited
 from bide.engines.postgres.schema import catalog_only, prepare
@@ -358,7 +358,7 @@ class PostgresEngine:
             try:
                 return self._connect()
             except StoreUnavailable as error:
-                if lasts(error) or time.monotonic() >= deadline:
+                if error.lasts or time.monotonic() >= deadline:
                     raise
             time.sleep(SECONDS_BETWEEN_CONNECTS)
 

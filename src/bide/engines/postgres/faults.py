@@ -125,12 +125,6 @@ LASTING_CODES = ("28000", "28P01", "3D000")
 """Refusals of a user, password or database: waiting does not help, and the server logs each."""
 
 
-def lasts(error: BideError) -> bool:
-    """Tell whether a server refused a connection for a reason that does not pass by itself."""
-    cause = error.__cause__
-    return isinstance(cause, psycopg.Error) and _code(cause) in LASTING_CODES
-
-
 def _code(error: psycopg.Error) -> str | None:
     """Return the code of an error, also of a refused connection; `None`: it is not known."""
     if error.sqlstate is not None:
@@ -158,7 +152,10 @@ def translate(error: psycopg.Error | MsgspecError, shown: str, *, sent: bool) ->
     text = first_line(error)
     if code in _MEANINGS:
         error_type, meaning = _MEANINGS[code]
-        return error_type(f"{shown}: {meaning} ({text})")
+        translated = error_type(f"{shown}: {meaning} ({text})")
+        if isinstance(translated, StoreUnavailable):
+            translated.lasts = code in LASTING_CODES
+        return translated
     is_of_connection = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
     # Classes of codes: 08 is a lost connection, 57P a server that stops.
     if is_of_connection and (code is None or code.startswith(("08", "57P"))):

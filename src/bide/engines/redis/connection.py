@@ -16,7 +16,14 @@ from bide.engines.redis.dangers import (
     of_server,
     warn,
 )
-from bide.engines.redis.faults import Refusal, is_of_network, no_connection, origin, translate
+from bide.engines.redis.faults import (
+    Refusal,
+    is_of_network,
+    no_connection,
+    origin,
+    translate,
+    unfit,
+)
 from bide.engines.redis.layout import LAYOUT, LAYOUTS, VERSION, Arg
 from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import RedisSettings, shown_address
@@ -183,7 +190,7 @@ class RedisConnection(Wire):
         ]
         for is_wrong, kind in wrong_kinds:
             if is_wrong:
-                raise StoreUnavailable(f"{self._shown}: this is {kind}")
+                raise unfit(f"{self._shown}: this is {kind}")
 
     def _check_settings(self, facts: dict[str, str]) -> None:
         """Check that the server sends all answers; log what else is bad for messages.
@@ -196,7 +203,7 @@ class RedisConnection(Wire):
         config = dict(zip(words[::2], words[1::2], strict=True))
         most = answer_limit(config)
         if 0 < most < LARGEST_ANSWER:
-            raise StoreUnavailable(
+            raise unfit(
                 f"{self._shown}: client-output-buffer-limit normal is {most} bytes, and bide needs "
                 f"{LARGEST_ANSWER} or no limit: {ENDS_CONNECTIONS}; {UNLIMITED}"
             )

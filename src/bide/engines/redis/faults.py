@@ -141,6 +141,13 @@ _MEANINGS: tuple[tuple[str, type[StoreError], str], ...] = (
 redis-py leaves out the first word of some texts. The first pattern that is found counts."""
 
 
+_LASTING = re.compile(
+    "^(NOAUTH|WRONGPASS|AUTH|NOPERM|DB) |Authentication required|invalid (username-|)password|"
+    "has no permissions|cluster support disabled|[Uu]nknown (Redis )?command"
+)
+"""Refusals of a user, a password, a right or a database: waiting does not help."""
+
+
 def translate(error: Exception, shown: str) -> StoreError:
     """Return a server's error as one of bide's, with cause and fix.
 
@@ -151,8 +158,18 @@ def translate(error: Exception, shown: str) -> StoreError:
     text = str(error)
     for pattern, kind, fix in _MEANINGS:
         if re.search(pattern, text):
-            return kind(f"{shown}: {fix} ({text})")
+            translated = kind(f"{shown}: {fix} ({text})")
+            if isinstance(translated, StoreUnavailable):
+                translated.lasts = _LASTING.search(text) is not None
+            return translated
     return StoreError(f"{shown}: {text}")
+
+
+def unfit(text: str) -> StoreUnavailable:
+    """Return the error of a server that cannot be what bide needs until its settings change."""
+    error = StoreUnavailable(text)
+    error.lasts = True
+    return error
 
 
 def passes(answer: object) -> bool:

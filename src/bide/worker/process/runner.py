@@ -4,7 +4,8 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
@@ -17,12 +18,10 @@ from bide.consuming.run import with_integrations
 from bide.consuming.store_client import StoreClient
 from bide.consuming.zone_update import keep_planned
 from bide.engines.registry import absolute, file_of, mask
+from bide.lane.first_contact import first_contact, lane_when_there
 from bide.lane.lane import Lane
-from bide.lane.shared import close_lane, open_lane
 from bide.logs import logger
-from bide.model.commands import Queues
-from bide.model.errors import InvalidArgument, StoreBusy, StoreUnavailable
-from bide.model.replies import Names
+from bide.model.errors import InvalidArgument
 from bide.observing.heartbeat import Heartbeat, Report
 from bide.observing.tally import Tally
 from bide.observing.workers import Span, read_gaps
@@ -112,7 +111,9 @@ class Runner:
         self._queues = chosen(self.app, list(self.queues))
         self._holder = self.holder or own_name()
         self._client: StoreClient | None = None
-        """`None` before `run`."""
+        """`None` before the store has answered."""
+        self._is_store_away = False
+        """Whether the store did not answer when this began, and has not since."""
         self.at_work = False
         """Whether it claims messages."""
         self._stopping = asyncio.Event()
@@ -136,7 +137,7 @@ class Runner:
 
     def trouble(self) -> str | None:
         """Return why messages are not handled now, without addresses; `None` if all is well."""
-        if self._client is not None and self._client.away:
+        if self._is_store_away or (self._client is not None and self._client.away):
             return "the store is away"
         if not self.at_work:
             return "the worker has not begun"
@@ -154,37 +155,30 @@ class Runner:
         """Work until `stop` is called.
 
         Raises:
-            StoreError: the store cannot be opened. A store that does not answer is waited for.
+            StoreError: the store cannot be opened. A server that does not answer is waited for.
         """
         path = file_of(self.app._url)
         is_new = path is not None and not path.exists()
-        lane = self.lane or open_lane(self.app._url, self.app.clock)
-        self._client = client = StoreClient(lane, self.app.clock)
-        try:
-            await self._first_contact(client)
+        async with self._lane() as lane:
+            self._is_store_away = False
+            self._client = client = StoreClient(lane, self.app.clock)
             async with entered(self.app.lifespan, self.app):
                 await self._work(client, is_new=is_new)
-        finally:
-            if self.lane is None:
-                await asyncio.to_thread(close_lane, lane)
 
-    async def _first_contact(self, client: StoreClient) -> None:
-        """Open the store, so that errors in its URL or rights show at the start.
+    @asynccontextmanager
+    async def _lane(self) -> AsyncIterator[Lane]:
+        """Provide a lane once the store answers: errors in its URL or rights show at the start."""
+        url = self.app._url
 
-        A server that does not answer is waited for.
+        def note_away() -> None:
+            self._is_store_away = True
 
-        Raises:
-            StoreError: the store cannot be opened.
-        """
-        try:
-            # The cheapest command: few queues, if any, have names that begin so.
-            await client.lane.acall(Queues("-"))
-        except StoreBusy as error:  # it exists, and commands wait for it
-            _log.warning("%s", error)
-        except StoreUnavailable:
-            if file_of(self.app._url) is not None:  # waiting does not mend a path or a right
-                raise
-            await client.patiently(Names, Queues("-"))
+        if self.lane is not None:
+            await first_contact(self.lane, url, note_away)
+            yield self.lane
+        else:
+            async with lane_when_there(url, self.app.clock, note_away) as lane:
+                yield lane
 
     async def _work(self, store_client: StoreClient, *, is_new: bool) -> None:
         """Handle messages until `stop` is called, or a part of it has failed.
