@@ -139,9 +139,6 @@ class ShardedCases(ScriptCases, BatchCases, RepetitionCases, ScanCases, EndCases
 
     test_any_script_of_limited_queues_is_answered_as_the_memory_engine_answers = None  # type: ignore[assignment]
 
-    # Each shard remembers as many as a queue of one.
-    test_how_many_rows_are_remembered: Any = None
-
     def test_a_claim_keeps_to_its_budget_but_for_one_of_each_shard(self, driver: Driver) -> None:
         driver.put(*(f"m{number}" for number in range(40)), data=b"x" * 1024, json=False)
         assert ids_of(driver.claim(40, max_bytes=0)) == ["m0"]  # the first one of all shards
@@ -185,6 +182,9 @@ class ShardedCases(ScriptCases, BatchCases, RepetitionCases, ScanCases, EndCases
 
 class ShardedConformance(ShardedCases, EngineConformance):
     """The whole suite."""
+
+    # Each shard remembers as many as a queue of one.
+    test_how_many_rows_are_remembered = None  # type: ignore[assignment]
 
 
 # A queue of several shards has no limits: the cases of its store refuse them.

@@ -309,10 +309,9 @@ DAY = 86_400_000
 @pytest.fixture(scope="module")
 def one_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """Provide the server of all tests that look into the append-only file."""
-    folder = tmp_path_factory.mktemp("disk")
-    server = RedisServer(
-        folder, port=0, appendonly="yes", appendfsync="no", **{"auto-aof-rewrite-percentage": "0"}
-    )
+    server = RedisServer(tmp_path_factory.mktemp("disk"), appendonly="yes", appendfsync="no")
+    with server.client() as client:
+        client.config_set("auto-aof-rewrite-percentage", 0)
     yield server
     server.stop()
 
