@@ -31,7 +31,7 @@ from bide.testing import FakeClock
 from tests.system.server.client import Client, Q
 from tests.system.server.conftest import Serve
 from tests.system.server.process import ServerProcess
-from tests.system.server.test_processes import run
+from tests.system.server.test_processes import run_process
 from tests.system.server.test_refusals import every_guarded, path_of
 from tests.waiting import until
 
@@ -122,7 +122,7 @@ def test_all_processes_of_a_server_notice(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, "--workers", "2") as server:
         assert "no tokens: all who can connect may do anything" in server.text
         assert _status(server.url) == 200
-        made = run(tmp_path, "token", "create", "--scope", "read", "--json")
+        made = run_process(tmp_path, "token", "create", "--scope", "read", "--json")
         assert made.returncode == 0, made.stderr
         deadline = time.monotonic() + 60
         while server.text.count("requests need one from now on") < 2:

@@ -22,7 +22,7 @@ from tests.system.server.conftest import SERVERS, Serve
 from tests.system.server.process import ServerProcess
 from tests.system.server.raw import request
 from tests.system.server.test_graceful_stop import refuses
-from tests.system.server.test_processes import run
+from tests.system.server.test_processes import run_process
 from tests.waiting import until
 
 
@@ -296,7 +296,7 @@ def test_nobody_is_let_in_while_what_is_under_way_is_finished(
 def test_check_and_start_say_what_is_wrong(tmp_path: Path, files: Files) -> None:
     cert, _ = files.issue("server", "127.0.0.1")
     for more in ((), ("--check",)):
-        done = run(
+        done = run_process(
             tmp_path, "serve", "--port", "0", "--tls-cert", cert, "--tls-key", "/none", *more
         )
         assert done.returncode == 2

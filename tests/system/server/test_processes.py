@@ -232,15 +232,15 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result
     return call
 
 
-def start(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Start a server that cannot be."""
+def run_process(tmp_path: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Call `bide` in a process of its own."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("BIDE_")}
     return subprocess.run(
-        [sys.executable, "-m", "bide", "serve", *arguments],
+        [sys.executable, "-m", "bide", *arguments],
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        env=environment,
+        env=environment | more,
         timeout=60,
         check=False,
     )
@@ -289,7 +289,7 @@ def test_check_and_start_say_that_the_action_log_cannot_be_written(
         checked = run("serve", "--check", "--port", "0", "--action-log", log)
         assert (checked.exit_code, checked.stdout) == (2, "")
         assert checked.stderr.startswith(f"error: --action-log {log!r} cannot be opened")
-    started = start(tmp_path, "--port", "0", "--action-log", "nowhere/log")
+    started = run_process(tmp_path, "serve", "--port", "0", "--action-log", "nowhere/log")
     assert (started.returncode, started.stdout) == (2, "")
     assert started.stderr.startswith("error: --action-log 'nowhere/log' cannot be opened")
 
@@ -370,7 +370,7 @@ def test_check_tells_of_a_port_that_is_taken(run: Callable[..., Result]) -> None
 
 
 def test_a_server_that_others_can_reach_does_not_start_without_tokens(tmp_path: Path) -> None:
-    done = start(tmp_path, "--port", "0", "--host", "0.0.0.0")
+    done = run_process(tmp_path, "serve", "--port", "0", "--host", "0.0.0.0")
     assert done.returncode == 2
     assert "bide token create" in done.stderr
 

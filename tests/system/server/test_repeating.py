@@ -626,7 +626,7 @@ def test_runs_are_settled_in_a_full_namespace(
 
 
 def test_a_backfill_is_admitted_as_a_whole(serve: Serve, make_token: Any) -> None:
-    quotas = {"shop": Quota(pending=1_502), "mail": Quota(rate=1_000)}
+    quotas = {"shop": Quota(pending=1_502), "mail": Quota(rate=100)}
     server = serve(auth="required", quotas=quotas)
     shop, mail = (server.with_token(make_token(name, "admin")) for name in ("shop", "mail"))
     span = {"after": (NOW - 1_502 * 60_000) / 1_000, "before": iso(NOW)}
