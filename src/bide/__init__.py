@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bide.model.backoff import Backoff
     from bide.model.recovery import Overdue, Recovered, Recovery
     from bide.model.repeat import Cron, Every, Repeat
+    from bide.model.window import Window
     from bide.moving import Moved, move
     from bide.observing.explanation import Explanation
     from bide.observing.workers import WorkerProcess
@@ -59,6 +60,7 @@ else:
         "TakenOver": "bide.importing",
         "Task": "bide.worker.app.task",
         "Tick": "bide.worker.periodic.tick",
+        "Window": "bide.model.window",
         "WorkerProcess": "bide.observing.workers",
         "aqueues": "bide.queue.stores",
         "asearch": "bide.queue.stores",
@@ -129,6 +131,7 @@ __all__ = [
     "Tick",
     "Undoable",
     "Undone",
+    "Window",
     "WorkerProcess",
     "aqueues",
     "asearch",

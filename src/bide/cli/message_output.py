@@ -7,7 +7,14 @@ import msgspec
 
 from bide.cli import output
 from bide.cli.output import ID, NAME, STYLES, TEXT, Cell, Column, Output, escape, first_line
-from bide.cli.rules import is_held, rule_facts, run_time, words_of
+from bide.cli.rules import (
+    is_held,
+    rule_facts,
+    run_time,
+    window_facts,
+    window_in_words,
+    words_of,
+)
 from bide.cli.store import CommandStore
 from bide.cli.times import iso, local, relative, span, when
 from bide.model.errors import UnreadableBody
@@ -83,7 +90,7 @@ def as_json(message: Message, **more: Any) -> dict[str, Any]:
     if message.successor is not None:
         facts["successor"] = message.successor.due(0)
     failures = [msgspec.structs.asdict(failure) for failure in facts.pop("failures")]
-    facts |= {**rule_facts(message), "version": message.version, **more}
+    facts |= {**rule_facts(message), **window_facts(message), "version": message.version, **more}
     if failures:
         facts["failures"] = failures
     if data or not is_json:  # a server may withhold the body
@@ -219,6 +226,7 @@ def print_sheet(out: Output, message: Message, explanation: Explanation | None =
         ("created", moment(message.created)),
         ("due", None if is_held(message) else moment(due)),
         *_runs(message, explanation),
+        ("window", window_in_words(message) or None),
         ("expires", None if expires is None else moment(due + expires)),
         ("attempt", _attempts(message, " of ")),
         *((name, None if value is None else str(value)) for name, value in options.items()),

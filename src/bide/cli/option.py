@@ -8,7 +8,16 @@ import click
 
 from bide.cli.errors import DEBUG
 from bide.cli.store import CommandStore
-from bide.cli.times import read_cron, read_due, read_duration, read_moment, read_period, read_zone
+from bide.cli.times import (
+    read_cron,
+    read_due,
+    read_duration,
+    read_holidays,
+    read_hours,
+    read_moment,
+    read_period,
+    read_zone,
+)
 from bide.engines.registry import mask
 from bide.model.commands import EDITED
 from bide.model.errors import BideError
@@ -266,7 +275,7 @@ rule_times = together(
         "--timezone",
         type=read_zone,
         metavar="ZONE",
-        help="The time zone of --cron (UTC by default), or of --at: Europe/Berlin.",
+        help="Of --cron and --window (UTC by default), or of --at: Europe/Berlin.",
     ),
 )
 rule_bounds = together(
@@ -283,6 +292,23 @@ rule_bounds = together(
 )
 repeat = together(rule_times, rule_bounds)
 """Take the rule of a message that repeats; see `bide.cli.rules.take_rule`."""
+
+window = together(
+    click.option(
+        "--window",
+        type=read_hours,
+        metavar="HOURS",
+        help="When it is delivered, in quotes: 'Mon-Fri 09:00-18:00', '22:00-06:00', 'Sat-Sun'.",
+    ),
+    click.option(
+        "--holidays",
+        type=read_holidays,
+        metavar="FILE",
+        help="Of --window, closed on these days: the whole-day events of an iCalendar file for the "
+        "next two years, or dates: 2026-12-25,2027-01-01.",
+    ),
+)
+"""Take the window of a message, but its `--timezone`; see `bide.cli.rules.take_window`."""
 
 
 def put_options(message_options: Decorator) -> Decorator:
@@ -315,7 +341,7 @@ def put_options(message_options: Decorator) -> Decorator:
         "that is always the same for the id.",
     )
     return together(
-        together(when, repeat, spread),
+        together(when, repeat, window, spread),
         own_id,
         expires,
         message_options,

@@ -15,11 +15,34 @@ from bide.model.times import iso
 
 if TYPE_CHECKING:
     from bide.model.repeat import Repeat
+    from bide.model.window import Window
 
 # `bide.model.repeat` is imported where it is needed: most commands are about no such message.
 
 RULE_OPTIONS = ("cron", "every", "timezone", "start", "until", "times", "missed", "grace")
 """The options that make a rule."""
+
+
+def take_window(options: dict[str, Any]) -> "Window | None":
+    """Take the options that make a window out of those of a command; return the window, if any.
+
+    `--timezone` stays if `--cron` is given, which has the same one.
+
+    Raises:
+        click.UsageError: they do not go together.
+        InvalidArgument: there is no such window.
+    """
+    hours, holidays = options.pop("window"), options.pop("holidays")
+    if hours is None:
+        if holidays is not None:
+            raise usage_error("--holidays goes with --window, and a window is given whole")
+        return None
+    from bide.model.window import Window
+
+    timezone = options["timezone"] or "UTC"
+    if options["cron"] is None:
+        options["timezone"] = None
+    return Window(hours, timezone, holidays or ())
 
 
 def take_rule(options: dict[str, Any]) -> "Repeat | None":
@@ -41,13 +64,15 @@ def take_rule(options: dict[str, Any]) -> "Repeat | None":
         raise usage_error("a message repeats by --cron or by --every; give one")
     if "cron" not in given and "every" not in given:
         first, *_ = given
+        if first == "timezone":
+            raise usage_error("--timezone goes with --cron or --window")
         raise usage_error(
             f"--{first} is a part of a rule, and a rule is given whole: with --cron or --every"
         )
     if "timezone" in given and "every" in given:
         raise usage_error(
-            "--timezone goes with --cron; --every is a period, counted from --start, or else from "
-            "1970 in UTC"
+            "--timezone goes with --cron or --window; --every is a period, counted from --start, "
+            "or else from 1970 in UTC"
         )
     for name in ("latest", "spread"):
         if options.get(name) is not None:
@@ -106,6 +131,34 @@ def words_of(message: Message) -> str:
     from bide.observing.sentences import rule_in_words
 
     return rule_in_words(message.rule or "") if repeats(message) else ""
+
+
+def window_of(message: Message) -> "Window | None":
+    """Return the window of a message; `None`: it has none, or it cannot be read here."""
+    try:
+        return message.window
+    except InvalidArgument:  # of a later version: what is shown in lists must not fail
+        return None
+
+
+def window_in_words(message: Message) -> str:
+    """Return the window of a message in words; empty if it has none."""
+    window = window_of(message)
+    if window is None:
+        return ""
+    from bide.observing import sentences
+
+    return sentences.window_in_words(window)
+
+
+def window_facts(message: Message) -> dict[str, Any]:
+    """Return what JSON says of the window of a message; nothing if it has none."""
+    window = window_of(message)
+    if window is None:
+        return {}
+    holidays = [str(day) for day in window.holidays]
+    facts = {"hours": window.hours, "timezone": window.timezone, "holidays": holidays}
+    return {"window": facts, "window_in_words": window_in_words(message)}
 
 
 def run_time(message: Message) -> str:

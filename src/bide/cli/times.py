@@ -12,6 +12,7 @@ from bide.model import times
 from bide.model.errors import InvalidArgument
 from bide.model.times import LATEST, format_duration, milliseconds, unix
 
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _WITH_ZONE_NAME = re.compile(r"(.*\d)\s*[ \[]([A-Za-z][\w/+-]+)\]?")
 """A time and the name of a zone: behind a space, or in brackets as RFC 9557 has it."""
 
@@ -190,6 +191,39 @@ def read_cron(text: str) -> str:
         if len(text.split()) < 5:
             reason = reason.replace("write five fields, as in", "write five in quotes, as in")
         raise click.BadParameter(reason) from None
+
+
+def read_hours(text: str) -> str:
+    """Read the hours of a window; return them in their usual form.
+
+    Raises:
+        click.BadParameter: they cannot be read; without quotes, the shell has divided them.
+    """
+    from bide.model.window import Window
+
+    try:
+        return Window(text).hours
+    except InvalidArgument as error:
+        raise click.BadParameter(str(error).removeprefix("window=")) from None
+
+
+def read_holidays(text: str) -> "list[str] | str":
+    """Read holidays: dates with commas between them, or the path of a calendar file.
+
+    Raises:
+        click.BadParameter: they are none.
+    """
+    from bide.model.window import Window
+
+    days = [day.strip() for day in text.split(",")]
+    holidays: list[str] | str = days if all(map(_DATE.fullmatch, days)) else text
+    try:
+        return [str(day) for day in Window("Mon", holidays=holidays).holidays]
+    except InvalidArgument as error:
+        reason = str(error).removeprefix("holidays=").removeprefix("holidays: ")
+        raise click.BadParameter(
+            reason.replace("a list of dates such as ['2026-12-25']", "dates: 2026-12-25,2027-01-01")
+        ) from None
 
 
 def read_period(value: str) -> str:

@@ -27,6 +27,9 @@ other processes cannot take them."""
 HOLD = 0.05
 """Seconds after which a prefetched message is released, so that others can start it."""
 
+CLOSED_MOST = 300.0
+"""Seconds after which a process looks at the store's clock again while its window is closed."""
+
 SLOW = 1.0
 """The initial pace, in seconds a delivery: so slow that nothing is prefetched."""
 
@@ -98,6 +101,8 @@ class Claimer(ABC):
         self._overdue = OverdueWatch(queue_handlers.queue, store_client, holder)
         self._limited = False  # whether the last claim found a limited queue
         self.asked_at = 0.0  # when the last claim began, by the monotonic clock
+        self._store_ahead: int | None = None
+        """How many milliseconds the store's clock is ahead of this one; `None`: it is not known."""
         self._changed = asyncio.Event()  # set when deliveries have ended or were settled
 
     def room(self) -> tuple[int, float | None]:
@@ -128,6 +133,7 @@ class Claimer(ABC):
         """Claim messages while there is room, and start them."""
         while True:
             self._recalled = False
+            await self._until_open()
             room, pause = self.room()
             if not room:
                 self._changed.clear()
@@ -138,7 +144,8 @@ class Claimer(ABC):
             elif (reply := await self.claimed(room)) is not None:
                 admitted = False
                 try:
-                    admitted = not reply.messages or await self.admits(reply)
+                    is_open = not reply.messages or self._is_open(reply.now)
+                    admitted = not reply.messages or (is_open and await self.admits(reply))
                 finally:
                     if not admitted:
                         self.release_claimed(reply)
@@ -172,11 +179,56 @@ class Claimer(ABC):
                 self.release_claimed(claim.result())  # the reply came with the cancellation
             raise
 
+    @property
+    def opens(self) -> int | None:
+        """When the window opens in which the queue is worked on, in Unix milliseconds of the
+        store's clock; `None`: it is open, or there is none."""
+        window = self.queue_handlers.window
+        now = self._store_now
+        if window is None or now is None or window.is_open(now):
+            return None
+        return window.opening(now)
+
+    @property
+    def _store_now(self) -> int | None:
+        """The time of the store's clock in Unix milliseconds; `None`: it is not known."""
+        return None if self._store_ahead is None else self._clock.now() + self._store_ahead
+
+    def _is_open(self, moment: int) -> bool:
+        """Return whether the queue is worked on at a time of the store's clock."""
+        window = self.queue_handlers.window
+        return window is None or window.is_open(moment)
+
+    async def _until_open(self) -> None:
+        """Wait until the queue is worked on; what was claimed before goes on meanwhile."""
+        window = self.queue_handlers.window
+        if window is None:
+            return
+        while (now := self._store_now) is None or not window.is_open(now):
+            # It may be open by now: clocks are set, and machines sleep.
+            reply = await self._store_client.patiently(Claimed, self._claim_of(0), self)
+            self._note_time(reply)
+            self.start(reply)  # it may name messages that died
+            if (seconds := (window.opening(reply.now) - reply.now) / 1000) > 0:
+                await sleep(self._clock, min(seconds, CLOSED_MOST))
+
+    def _note_time(self, reply: Claimed) -> None:
+        """Note the time of the store's clock."""
+        self._store_ahead = reply.now - self._clock.now()
+
+    def _open_seconds(self) -> float:
+        """Return for how long to wait for messages at most: until the window closes."""
+        window, now = self.queue_handlers.window, self._store_now
+        closing = None if window is None or now is None else window.closing(now)
+        return FOREVER if closing is None or now is None else (closing - now) / 1000
+
     def _claim_of(self, count: int) -> Claim:
         handlers = self.queue_handlers
         return Claim(handlers.queue, count, handlers.lease, self._holder)
 
     async def ask(self, command: Claim) -> Claimed:
         """Wait for messages, also while the store is unavailable."""
-        before = self._overdue.before_claim
-        return await self._store_client.patiently(Claimed, command, self, FOREVER, before)
+        before, wait = self._overdue.before_claim, self._open_seconds()
+        reply = await self._store_client.patiently(Claimed, command, self, wait, before)
+        self._note_time(reply)
+        return reply

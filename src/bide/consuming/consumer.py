@@ -89,7 +89,9 @@ class Consumer(Claimer):
         self._run = HandlerRunner(middleware, queue_handlers.concurrency, self._ended)
         self._lease = queue_handlers.lease / 1000  # in seconds
         self._settling = Settling(queue_handlers.queue, store_client)
-        self.late_causes = LateCauses(queue_handlers.queue, store_client, self.tally)
+        self.late_causes = LateCauses(
+            queue_handlers.queue, store_client, self.tally, queue_handlers.window
+        )
         self._durations: list[float] = []
         """How many seconds handlers ran that the tally does not count yet."""
         self._timer: Timer | None = None
@@ -262,6 +264,8 @@ class Consumer(Claimer):
         if self.running:
             busy.longest = next(iter(self.running)).id
             busy.since = round(self._clock.now() - self._lasting * 1000)
+        if (window := self.queue_handlers.window) is not None:
+            busy.hours, busy.timezone, busy.opens = window.hours, window.timezone, self.opens
         return busy
 
     @property

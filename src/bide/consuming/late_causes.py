@@ -1,15 +1,18 @@
 """How late deliveries of a queue begin, and why: each millisecond of lateness has one cause."""
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 
 from bide.consuming.handling import Handling
 from bide.consuming.store_client import StoreClient
 from bide.model.commands import Explain
-from bide.model.errors import StoreError
+from bide.model.errors import InvalidArgument, StoreError
 from bide.model.replies import Explained, expect
+from bide.model.times import DAY_MS
+from bide.model.window import Window
 from bide.observing.tally import Histogram, Tally
 from bide.observing.workers import Span
 
@@ -31,14 +34,21 @@ Block = tuple[str, float, float]
 """A time in which no worker could claim from a queue: its cause, start and end."""
 
 
-def blocks_of(pauses: Iterable[Span], unserved: Iterable[Span]) -> list[Block]:
-    """Return the times when a queue was paused, and the others when no worker served it.
+def blocks_of(
+    pauses: Iterable[Span], unserved: Iterable[Span], closed: Iterable[Span] = ()
+) -> list[Block]:
+    """Return the times when a window was closed, and the others when a queue was paused or no
+    worker served it.
 
     Example:
         >>> blocks_of(pauses=[(0, 30)], unserved=[(20, 50)])
         [('paused', 0, 20), ('paused', 20, 30), ('no-worker', 30, 50)]
     """
-    spans = [("paused", *span) for span in pauses] + [("no-worker", *span) for span in unserved]
+    spans = [
+        *(("window", *span) for span in closed),
+        *(("paused", *span) for span in pauses),
+        *(("no-worker", *span) for span in unserved),
+    ]
     blocks = []
     for start, end in pairwise(sorted({end for _, *both in spans for end in both})):
         causes = [cause for cause, first, last in spans if first <= start and end <= last]
@@ -51,6 +61,7 @@ def causes_of(late: Sequence[Waited], blocks: Sequence[Block] = ()) -> dict[str,
 
     A millisecond has the first cause that applies:
 
+    - window: the window of the message, or of its handler, was closed;
     - paused: the queue was paused;
     - no-worker: no worker process served the queue;
     - retry: an earlier attempt, or the delay after it; or `Queue.recover` has put it off;
@@ -103,8 +114,19 @@ def _waited(handling: Handling) -> Waited:
     return planned, retried, handling.asked, let_go, claimed, began
 
 
+def _window_of(handling: Handling) -> Window | None:
+    """Return the window of a message, which this process could read when it claimed it."""
+    try:
+        return handling.message.window
+    except InvalidArgument:  # a server has delivered it, which knows more
+        return None
+
+
 PROMPT = 0.05
 """Lateness up to so many seconds has the cause `timer`; the other causes are not looked for."""
+
+LONGEST = 60 * DAY_MS
+"""For how long before a delivery it is known when its window was closed, in milliseconds."""
 
 MOST = 10_000
 """How many of them are gathered at most."""
@@ -119,9 +141,12 @@ class LateCauses:
         queue: its name.
         store_client: asks the store.
         tally: gets the lateness and its causes.
+        window: in which the queue is worked on; `None`: always.
     """
 
-    def __init__(self, queue: str, store_client: StoreClient, tally: Tally) -> None:
+    def __init__(
+        self, queue: str, store_client: StoreClient, tally: Tally, window: Window | None = None
+    ) -> None:
         self.unserved: Sequence[Span] = ()
         """When no worker served the queue, as far as this process knows."""
         self.begun: list[Handling] = []
@@ -129,7 +154,9 @@ class LateCauses:
         self._queue = queue
         self._store_client = store_client
         self._tally = tally
-        self._late: list[Waited] = []
+        self._window = window
+        self._late: dict[Window | None, list[Waited]] = defaultdict(list)
+        """By the window of the message."""
         self._pauses: list[Span] = []
 
     async def find(self) -> None:
@@ -156,21 +183,29 @@ class LateCauses:
             if handling.message.planned is None and late <= PROMPT:
                 timer.append(late)
             else:
-                self._late.append(_waited(handling))
+                self._late[_window_of(handling)].append(_waited(handling))
         self.begun.clear()
         self._tally.lateness.observe(*lateness)
         self._observe("timer", timer)
-        if len(self._late) >= MOST:
+        if sum(map(len, self._late.values())) >= MOST:
             self._count_by_cause()
 
     def _count_by_cause(self) -> None:
         """Count the lateness so far by its causes, with the pauses that were read last."""
-        if not self._late:
-            return
-        blocks = blocks_of(self._pauses, self.unserved)
-        for cause, parts in causes_of(self._late, blocks).items():
-            self._observe(cause, [ms / 1000 for ms in parts if ms])
+        for window, late in self._late.items():
+            closed = self._closed(window, late)
+            blocks = blocks_of(self._pauses, self.unserved, closed)
+            for cause, parts in causes_of(late, blocks).items():
+                self._observe(cause, [ms / 1000 for ms in parts if ms])
         self._late.clear()
+
+    def _closed(self, window: Window | None, late: Sequence[Waited]) -> Iterator[Span]:
+        """Yield when a window of messages, or that of the handlers, was closed meanwhile."""
+        end = max(waited[-1] for waited in late)
+        start = max(min(waited[0] for waited in late), end - LONGEST)
+        for closing_window in {window, self._window}:
+            if closing_window is not None:
+                yield from closing_window.closed_between(round(start), round(end))
 
     def _observe(self, cause: str, seconds: list[float]) -> None:
         if seconds:

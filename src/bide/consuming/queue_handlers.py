@@ -12,6 +12,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_LEASE, MAX_NAME
 from bide.model.message import JOB, Message
 from bide.model.times import Duration, format_duration, milliseconds
+from bide.model.window import Window
 from bide.queue.joining import JoiningQueue
 
 SHORTEST_LEASE = 100
@@ -51,6 +52,8 @@ class QueueHandlers:
     """Settles its deliveries in transactions of the user's."""
     settings: dict[str, int | str] = field(default_factory=dict)
     """What the app declares of the queue, by names of settings, as `Configure` takes them."""
+    window: Window | None = None
+    """In which it is worked on; `None`: always."""
 
     @property
     def any(self) -> Handler:

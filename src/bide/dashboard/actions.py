@@ -22,8 +22,10 @@ from bide.model.parts import in_parts
 from bide.model.repeat import Repeat, repeat
 from bide.model.replies import GONE, Outcome, Outcomes, Reply
 from bide.model.runs import Run
+from bide.model.time_rule import TimeRule
 from bide.model.times import milliseconds
 from bide.model.undoing import UNDO_FOR, Bulk, Undo, Verb, bulk_of
+from bide.model.window import Window
 from bide.observing.seen_runs import run_of
 from bide.observing.workers import request_stop
 from bide.queue.command_builder import CommandBuilder
@@ -421,14 +423,22 @@ async def _edit(view: PageView, ids: list[str]) -> Result:
             changes["body"] = msgspec.json.decode(text)
         except msgspec.DecodeError as error:
             raise InvalidArgument(f"body is not JSON: {error}; write text in quotes") from None
-    new_rule = _rule_in_form(view, message)
-    if not changes and new_rule is UNSET:
+    new_rule, new_window = _rule_in_form(view, message), _window_in_form(view, message)
+    if not changes and new_rule is UNSET and new_window is UNSET:
         return Result(0)
     if view.shown.version(message) != request.get("version"):  # it has changed meanwhile
         return Result(0, [_not_done(message.id, message)])
     body = changes.pop("body", UNSET)
     command = _builder(view, full_name).edit(
-        ids[:1], body, None, None, message.version, repeat=new_rule, **changes
+        ids[:1],
+        body,
+        None,
+        None,
+        message.version,
+        repeat=new_rule,
+        window=new_window,
+        message=message,
+        **changes,
     )
     old_run = run_of(message)
     if isinstance(command.run, str) and old_run is not None and old_run.held:  # it stays held
@@ -465,6 +475,25 @@ def _rule_in_form(view: PageView, message: Message) -> Repeat | UnsetType | None
     return UNSET if new_rule == rule else new_rule
 
 
+def _window_in_form(view: PageView, message: Message) -> Window | UnsetType | None:
+    """Return the window of a form if it is another one than that of the message; `None`: none.
+
+    Holidays, which the form does not have, stay.
+
+    Raises:
+        InvalidArgument: there is no such window.
+    """
+    request = view.request
+    if request.get("window") != "1":  # the form has none
+        return UNSET
+    hours, window = request.get("hours"), message.window
+    if not hours:
+        return UNSET if window is None else None
+    holidays = () if window is None else window.holidays
+    new_window = Window(hours, request.get("hours_timezone") or "UTC", holidays)
+    return UNSET if new_window == window else new_window
+
+
 def _builder(view: PageView, queue: str) -> CommandBuilder:
     """Return what makes the commands of a queue in the visitor's name."""
     return CommandBuilder(queue, actor=_actor(view), now=lambda: view.now)
@@ -479,18 +508,21 @@ async def _of_runs(
 
 
 async def _copy(view: PageView, ids: list[str]) -> Result:
-    """Put a message again, under another id; a copy does not repeat."""
+    """Put a message again, under another id; a copy does not repeat, and keeps the window."""
     full_name, copy_id = view.queue(), view.request.get("new")
     new_time = _rescheduling(view, "0s")
     original = await _message(view, ids[0])
+    rule = TimeRule(window=original.window)
+    moment = view.now + new_time.delay if new_time.at is None else new_time.at
+    opening = rule.opening(moment)
     item = msgspec.structs.replace(
         original.as_item((), None),
         id=check_name(copy_id) if copy_id else new_id(),
         created=None,
-        at=new_time.at,
+        at=new_time.at if opening == moment else opening,
         delay=new_time.delay,
         attempt=0,
-        rule=None,
+        rule=rule.text,
         run=None,
     )
     put = cmd.Put(full_name, [item])

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from bide.model.replies import Forecasted
 from bide.model.times import format_duration, to_datetime
-from bide.observing.sentences import rule_in_words
+from bide.observing.sentences import rule_in_words, window_in_words
 
 CHART_HEIGHT = 100.0
 """The height of a chart, in the units of its SVG."""
@@ -200,6 +200,7 @@ def _environment(language: str) -> Environment:
         "quantile": quantile,
         "lasting": format_duration,
         "rule": partial(rule_in_words, language=language),
+        "window": partial(window_in_words, language=language),
     }
     environment.globals |= {
         "edition": edition(),

@@ -1,14 +1,17 @@
-"""Messages that repeat, in claims: whoever claims one whose run is over plans its next run.
+"""Messages whose time has a rule, in claims: whoever claims one that is not to be delivered now
+says when it is.
 
-A run is over that was acked by somebody who could not plan, has used up its attempts, came too
-late, or was missed. The caller of the claim does not see such a message, nor one that is due later
-by newer rules of its time zone.
+The run of a message that repeats is over if it was acked by somebody who could not plan, has used
+up its attempts, came too late, or was missed. A message whose window is closed waits for the next
+opening, and one that is due later by newer rules of its time zone waits until then. The caller of
+the claim does not see such a message.
 """
 
 from collections import defaultdict
 
 import msgspec
 
+from bide.lane.closed_windows import returned
 from bide.lane.local_times import later, postponing
 from bide.logs import logger
 from bide.model.command_parts import NextRun
@@ -18,6 +21,7 @@ from bide.model.message import Item, Message
 from bide.model.replanning import Replanned
 from bide.model.replies import Claimed, Died
 from bide.model.runs import Renewal, dead_letter, delivered_run, renewal
+from bide.model.time_rule import time_rule_of
 
 UNPLANNED_DELAY = 60_000
 """After how many milliseconds a message is claimed again whose rule this process cannot read."""
@@ -26,7 +30,8 @@ _log = logger("bide.lane")
 
 
 def planned(queue: str, reply: Claimed) -> tuple[Claimed, list[Command]]:
-    """Return the reply of a claim without the messages whose runs are over, and what plans those.
+    """Return the reply of a claim without the messages that are not to be delivered, and what plans
+    those.
 
     The commands are to be executed one after the other.
     """
@@ -34,22 +39,29 @@ def planned(queue: str, reply: Claimed) -> tuple[Claimed, list[Command]]:
     renewals: dict[str, list[tuple[Lease, Renewal]]] = defaultdict(list)
     dead_letters: list[Item] = []
     died: list[Died] = []
+    closed: list[tuple[Message, Lease, int]] = []
     unreadable: list[tuple[Lease, InvalidArgument]] = []
     postponed: list[tuple[Message, Lease, Replanned]] = []
     for message, lease in zip(reply.messages, reply.leases, strict=True):
+        if message.rule is None:
+            kept.append(message)
+            continue
         anew = later(message, queue, reply.now)
-        if not message.repeats:
-            if anew is None:
-                kept.append(message)
-            else:
-                postponed.append((message, lease, anew))
+        if anew is not None and not message.repeats:
+            postponed.append((message, lease, anew))
             continue
         try:
-            plan = renewal(message, reply.now)
+            plan = renewal(message, reply.now) if message.repeats else None
             if plan is None and anew is not None:
                 plan = Renewal("ended", NextRun(anew.due, anew.run or ""))
             if plan is None:
-                kept.append(delivered_run(message, reply.now))
+                opening = time_rule_of(message.rule).opening(reply.now)
+                if opening > reply.now:
+                    closed.append((message, lease, opening))
+                elif message.repeats:
+                    kept.append(delivered_run(message, reply.now))
+                else:
+                    kept.append(message)
                 continue
             if plan.how == "dead" and plan.next is not None:  # the last run is dead by itself
                 dead_letters.append(dead_letter(message, reply.now))
@@ -68,8 +80,9 @@ def planned(queue: str, reply: Claimed) -> tuple[Claimed, list[Command]]:
         leases = [lease for lease, _ in pairs]
         next_runs = [plan.next for _, plan in pairs]
         commands.append(Renew(queue, leases, next_runs, pairs[0][1].how))
+    commands += returned(queue, closed, reply.now)
     for lease, cause in unreadable:
-        _log.error("%s of %s repeats, and is not delivered: %s", lease.id, queue, cause)
+        _log.error("%s of %s has a rule, and is not delivered: %s", lease.id, queue, cause)
         reason = f"not delivered: {cause}"
         commands.append(RetryCommand(queue, [lease], UNPLANNED_DELAY, reason, release=True))
     next_claim = reply.next if kept or not commands else 0  # what was planned may be due

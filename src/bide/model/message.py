@@ -17,6 +17,7 @@ from bide.model.times import Duration, Moment, Ms, UnixMs, to_datetime
 if TYPE_CHECKING:
     from bide.model.local_date import LocalDate
     from bide.model.repeat import Repeat
+    from bide.model.window import Window
 
 State = Literal["delayed", "ready", "leased", "dead", "acked", "expired"]
 
@@ -104,6 +105,7 @@ class _Put(Options, kw_only=True):
     latest: Duration | None = None
     spread: Duration | None = None
     repeat: Any = None  # a `Repeat`, which most messages do not need to import
+    window: Any = None  # a `Window`
 
 
 class NewMessage(_Put):
@@ -119,7 +121,7 @@ class NewMessage(_Put):
         attempts: the maximum number of deliveries; then it becomes a dead letter.
         group: a name that several messages share.
         headers: text beside the body.
-        latest, spread, repeat: see `Queue.put`.
+        latest, spread, repeat, window: see `Queue.put`.
 
     Example:
         >>> NewMessage({"order": 42}, delay="30m", id="order-42").id
@@ -289,7 +291,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     progress: Progress | None = None
     """The last report of its worker, while it is leased."""
     rule: str | None = None
-    """If its time follows a rule, which one, as text: `repeat` reads it."""
+    """If its time follows a rule, which one, as text: `repeat` and `window` read it."""
     run: str | None = None
     """If it repeats, which run it is, as text."""
 
@@ -370,10 +372,23 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         """
         if self.rule is None or self.repeats:
             return None
-        from bide.model.time_rule import date_of
+        from bide.model.time_rule import date_of, time_rule_of
 
         planned = date_of(self.rule)
-        return planned.local if planned is not None and self.as_edited().due == planned.at else None
+        if planned is None or not time_rule_of(self.rule).is_on_date(self.as_edited().due):
+            return None
+        return planned.local
+
+    @property
+    def window(self) -> "Window | None":
+        """The window in which it is delivered; `None`: it has none.
+
+        Raises:
+            InvalidArgument: this version does not know the rule, or its time zone.
+        """
+        from bide.model.time_rule import window_of  # here: most messages have none
+
+        return window_of(self.rule)
 
     @property
     def run_at(self) -> datetime | None:

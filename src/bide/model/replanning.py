@@ -11,7 +11,7 @@ import msgspec
 from bide.model.message import RUN_ENDED, Message
 from bide.model.recurrence import latest
 from bide.model.runs import Run
-from bide.model.time_rule import date_of, repeat_of, with_date
+from bide.model.time_rule import date_of, repeat_of, time_rule_of, with_date
 from bide.model.zones import ZoneData, is_newer
 
 
@@ -57,12 +57,13 @@ def replanned(message: Message, zones: ZoneData) -> Replanned | None:
 def _date(message: Message, zones: ZoneData) -> Replanned | None:
     """Return what becomes of a message with a local date."""
     planned = date_of(message.rule or "")
-    if planned is None or message.as_edited().due != planned.at:
+    if planned is None:
         return None
-    anew = planned.planned_anew(zones)
+    rule = time_rule_of(message.rule or "")
+    anew = planned.planned_anew(zones) if rule.is_on_date(message.as_edited().due) else None
     if anew is None or anew.at == planned.at:
         return None
-    return Replanned(anew.at, with_date(message.rule, anew), None)
+    return Replanned(rule.opening(anew.at), with_date(message.rule, anew), None)
 
 
 def _run(message: Message, zones: ZoneData) -> Replanned | None:

@@ -489,6 +489,16 @@ class Serving(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The id of the message that it has handled for the longest time."""
     since: int | None = None
     """Since when, in Unix milliseconds."""
+    hours: str | None = None
+    """The hours of the window in which it handles messages of this queue; `None`: it has none."""
+    timezone: str | None = None
+    """The time zone of these hours."""
+    opens: int | None = None
+    """When its window opens, if that was closed; in Unix milliseconds."""
+
+    def is_closed(self, now: int) -> bool:
+        """Return whether it waits until its window opens."""
+        return self.opens is not None and self.opens > now
 
     @property
     def busy(self) -> bool:

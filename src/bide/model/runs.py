@@ -4,9 +4,13 @@ A message that repeats is one record with one id: which run it stands for is a t
 Who acks a run says when the next one is; who claims a message whose run is not to be delivered
 plans the next one. So no process leads, and nothing else has to be running. All here are pure
 functions of rule, run and time; times are Unix milliseconds.
+
+With a window, a run is due when that opens. While it is closed, no worker can begin a run: of the
+times that pass until it opens, `missed` says what becomes.
 """
 
 import re
+from collections.abc import Iterator
 from datetime import datetime
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -19,8 +23,9 @@ from bide.model.limits import MAX_NAME
 from bide.model.message import HELD, RUN_ENDED, Item, Message, NewMessage
 from bide.model.recurrence import latest
 from bide.model.repeat import Repeat
-from bide.model.time_rule import repeat_of, time_rule_of
+from bide.model.time_rule import TimeRule, checked_window, repeat_of, time_rule_of
 from bide.model.times import LATEST, iso, unix
+from bide.model.window import Window
 
 _TEXT = re.compile(
     r"(\S+)(?: after=(\S+))?(?: left=([0-9]{1,10}))?(?: zones=([0-9]{4}[a-z]{1,3}))?"
@@ -67,13 +72,21 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def due(self) -> int:
-        """When the run is due."""
+        """When the run is due, if it has no window."""
         return LATEST if self.held else self.at
+
+    def due_in(self, window: Window | None) -> int:
+        """Return when the run is due in a window; `None`: it has none."""
+        return self.due if window is None else window.opening(self.due)
 
     @property
     def next_run(self) -> NextRun:
-        """The run as commands have it."""
+        """The run as commands have it, if it has no window."""
         return NextRun(self.due, self.text)
+
+    def next_run_in(self, window: Window | None) -> NextRun:
+        """Return the run as commands have it, in a window; `None`: it has none."""
+        return NextRun(self.due_in(window), self.text)
 
 
 # Many messages that repeat by one rule have the same run.
@@ -124,8 +137,8 @@ class Renewal(msgspec.Struct, frozen=True, gc=False):
     """The run that takes its place; `None`: there is none."""
 
 
-def first_run(rule: Repeat, now: int) -> Run:
-    """Return the first run of a rule from now on.
+def first_run(rule: Repeat, now: int, *, window: Window | None = None) -> Run:
+    """Return the first run of a rule from now on, in a window.
 
     Raises:
         InvalidArgument: the rule has none.
@@ -133,7 +146,18 @@ def first_run(rule: Repeat, now: int) -> Run:
     at = rule.after(now)
     if at is None:
         raise InvalidArgument(f"the rule {rule} has no time after {iso(now)}")
-    return Run(at, rule.times, zones=rule.zones)
+    return Run(merged(rule, window, at), rule.times, zones=rule.zones)
+
+
+def merged(rule: Repeat, window: Window | None, at: int) -> int:
+    """Return the time of the run that is delivered for a time of the rule.
+
+    With `missed="all"` that is its own. Else all runs whose times pass while the window is closed
+    are one, that of the last of these times.
+    """
+    if window is None or rule.missed == "all":
+        return at
+    return latest(rule.recurrence(), min(window.opening(at), rule.end), at)
 
 
 def first_run_of(message: NewMessage, at: int | None, delay: int, now: int) -> FirstRun:
@@ -154,11 +178,14 @@ def first_run_of(message: NewMessage, at: int | None, delay: int, now: int) -> F
                 f"{name}= and repeat= cannot be combined: its rule says when it is due"
             )
     is_given = at is not None or message.delay is not None
-    return first_run_at(message.repeat, now + delay if is_given and at is None else at, now)
+    due = now + delay if is_given and at is None else at
+    return first_run_at(message.repeat, due, now, message.window)
 
 
-def first_run_at(rule: object, due: int | None, now: int) -> FirstRun:
+def first_run_at(rule: object, due: int | None, now: int, window: Window | None = None) -> FirstRun:
     """Return the first run of a rule: at a due time that is given, or else at its next time.
+
+    In a window it is due when that opens.
 
     Raises:
         InvalidArgument: it is no rule, or has no time from now on.
@@ -168,13 +195,19 @@ def first_run_at(rule: object, due: int | None, now: int) -> FirstRun:
             f"repeat={rule!r} is no rule; write bide.Cron('0 9 * * MON', 'Europe/Berlin') or "
             "bide.Every('15m')"
         )
-    run = first_run(rule, now)  # also if a due time is given: the rule must have times
+    if window is not None:
+        checked_window(window)
+    run = first_run(
+        rule, now, window=window
+    )  # also if a due time is given: the rule must have times
     if due is not None:
         run = Run(due, rule.times)
-    return FirstRun(rule.text, run.text, run.at)
+    return FirstRun(TimeRule(rule, window=window).text or "", run.text, run.due_in(window))
 
 
-def following(rule: Repeat, run: Run, begun: int, now: int) -> Run | None:
+def following(
+    rule: Repeat, run: Run, begun: int, now: int, *, window: Window | None = None
+) -> Run | None:
     """Return the run after one that has ended; `None`: it was the last one.
 
     Runs of a message never overlap. Those whose times have passed meanwhile are missed, and
@@ -186,6 +219,7 @@ def following(rule: Repeat, run: Run, begun: int, now: int) -> Run | None:
         run: that has ended.
         begun: when a worker began with it.
         now: when it has ended.
+        window: in which the next one is delivered; `None`: there is none.
     """
     if run.left is not None and run.left <= 1:
         return None
@@ -200,7 +234,19 @@ def following(rule: Repeat, run: Run, begun: int, now: int) -> Run | None:
     if at is None:
         return None
     left = None if run.left is None else run.left - 1
-    return Run(at, left, run.held, run.at, zones=rule.zones)
+    return Run(merged(rule, window, at), left, run.held, run.at, zones=rule.zones)
+
+
+def later_runs(rule: Repeat, window: Window | None, run: Run, due: int) -> Iterator[Run]:
+    """Yield the runs that are to follow one that is due at a time, if each begins when it is due.
+
+    How many are left is not considered.
+    """
+    at = rule.after(run.at if rule.missed == "all" and window is not None else max(run.at, due))
+    while at is not None:
+        later = Run(merged(rule, window, at))
+        yield later
+        at = rule.after(later.at)
 
 
 def after_ack(message: Message, begun: int, now: int) -> NextRun | None:
@@ -209,8 +255,19 @@ def after_ack(message: Message, begun: int, now: int) -> NextRun | None:
     Raises:
         InvalidArgument: its rule or its run cannot be read here.
     """
-    run = following(repeat_of(message.rule or ""), Run.of(message.run or ""), begun, now)
-    return None if run is None else run.next_run
+    rule, window = _repeating(message)
+    run = following(rule, Run.of(message.run or ""), begun, now, window=window)
+    return None if run is None else run.next_run_in(window)
+
+
+def _repeating(message: Message) -> tuple[Repeat, Window | None]:
+    """Return the rule by which a message repeats, and its window.
+
+    Raises:
+        InvalidArgument: its rule cannot be read here.
+    """
+    text = message.rule or ""
+    return repeat_of(text), time_rule_of(text).window
 
 
 def delivered_run(message: Message, now: int) -> Message:
@@ -226,7 +283,8 @@ def delivered_run(message: Message, now: int) -> Message:
     begun = first_begun(message, now)
     if rule.missed != "once" or begun is None or not began_late(rule, run, message, begun):
         return message
-    at = latest(rule.recurrence(), min(begun, rule.end), _planned_due(run, message))
+    # From its own time on: it may have been due later, at no time of the rule.
+    at = latest(rule.recurrence(), min(begun, rule.end), run.at)
     return msgspec.structs.replace(message, run=msgspec.structs.replace(run, at=at).text)
 
 
@@ -268,26 +326,30 @@ def renewal(message: Message, now: int) -> Renewal | None:
     Raises:
         InvalidArgument: its rule or its run cannot be read here.
     """
-    rule, text = repeat_of(message.rule or ""), message.run or ""
+    (rule, window), text = _repeating(message), message.run or ""
     run = Run.of(text)
     if text.startswith(RUN_ENDED):  # since then it is due
-        return _renewal("ended", following(rule, run, message.due, now))
+        return _renewal("ended", following(rule, run, message.due, now, window=window), window)
     if message.attempt > message.attempts:
-        return _renewal("dead", following(rule, run, _last_begun(message, now), now))
+        next_run = following(rule, run, _last_begun(message, now), now, window=window)
+        return _renewal("dead", next_run, window)
     if message.expires is not None and now > message.due + message.expires:
-        following_run = next_in_time(rule, run, now, message.as_edited().expires)
+        following_run = next_in_time(rule, run, now, message.as_edited().expires, window=window)
         if following_run is not None and run.left is not None:
             following_run = msgspec.structs.replace(following_run, left=run.left - 1)
         is_last = run.left is not None and run.left <= 1
-        return _renewal("expired", None if is_last else following_run)
-    if rule.missed == "skip" and _is_new(message) and is_missed(rule, run, message.due, now):
-        return _renewal("ended", next_in_time(rule, run, now, None))
+        return _renewal("expired", None if is_last else following_run, window)
+    first_due = message.due if message.planned is None else message.planned
+    if rule.missed == "skip" and _is_new(message) and is_missed(rule, run, first_due, now):
+        return _renewal("ended", next_in_time(rule, run, now, None, window=window), window)
     return None
 
 
-def _renewal(how: Literal["dead", "expired", "ended"], run: Run | None) -> Renewal:
+def _renewal(
+    how: Literal["dead", "expired", "ended"], run: Run | None, window: Window | None
+) -> Renewal:
     """Return the renewal that lets a run take the place of one that is over."""
-    return Renewal(how, None if run is None else run.next_run)
+    return Renewal(how, None if run is None else run.next_run_in(window))
 
 
 def _last_begun(message: Message, now: int) -> int:
@@ -298,7 +360,9 @@ def _last_begun(message: Message, now: int) -> int:
     return last.moment if last.started is None else last.started
 
 
-def next_in_time(rule: Repeat, run: Run, now: int, most_late: int | None) -> Run | None:
+def next_in_time(
+    rule: Repeat, run: Run, now: int, most_late: int | None, *, window: Window | None = None
+) -> Run | None:
     """Return the first run after one that was not delivered which is not too late by now.
 
     It is the same as to how many are left, and which one was before it.
@@ -308,15 +372,25 @@ def next_in_time(rule: Repeat, run: Run, now: int, most_late: int | None) -> Run
         run: that was not delivered.
         now: the time.
         most_late: how late a run may be; `None`: as the rule says.
+        window: in which it is delivered; `None`: there is none.
     """
     if most_late is not None:
-        at = rule.after(max(run.at, now - most_late - 1))
+        at = rule.after(max(run.at, _first_with_opening(window, now - most_late) - 1))
     else:
         # No run is in time longer than until the next one, so only the last one may be.
         last = latest(rule.recurrence(), min(now, rule.end), run.at)
-        is_in_time = last > run.at and last + rule.grace_of(last) >= now
+        due = last if window is None else window.opening(last)
+        is_in_time = last > run.at and due + rule.grace_of(due) >= now
         at = last if is_in_time else rule.after(last)
-    return None if at is None else msgspec.structs.replace(run, at=at, zones=rule.zones)
+    if at is None:
+        return None
+    return msgspec.structs.replace(run, at=merged(rule, window, at), zones=rule.zones)
+
+
+def _first_with_opening(window: Window | None, due: int) -> int:
+    """Return from which time on runs are due at a time or later: also those before it, if the
+    window was closed."""
+    return due if window is None else window.closed_since(due)
 
 
 def _is_new(message: Message) -> bool:
@@ -341,8 +415,9 @@ def dead_letter(message: Message, now: int) -> Item:
     item = message.as_item(message.failures, now)
     # One that was buried has used up its attempts without having made them.
     made = message.failures[-1].attempt if message.failures else message.attempt - 1
+    rule = TimeRule(window=time_rule_of(message.rule or "").window).text
     return msgspec.structs.replace(
-        item, id=run_id(message.id, run.at), attempt=made, rule=None, run=None
+        item, id=run_id(message.id, run.at), attempt=made, rule=rule, run=None
     )
 
 

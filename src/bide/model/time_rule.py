@@ -1,4 +1,4 @@
-"""The rule of a message's time: by which rule it repeats, or its date in a time zone.
+"""The rule of a message's time: by which rule it repeats, its date in a time zone, and its window.
 
 The rule is data that the message carries as text. No store reads it: whoever puts, settles or
 claims the message does, and says when it is due.
@@ -16,6 +16,7 @@ from bide.model.limits import MAX_RULE
 from bide.model.local_date import LocalDate, PlannedDate
 from bide.model.repeat import Missed, Repeat, repeat
 from bide.model.times import UnixMs
+from bide.model.window import Window, WindowText
 from bide.model.zones import is_version, remembers_zones
 
 
@@ -26,6 +27,51 @@ class TimeRule(NamedTuple):
     """By which rule it repeats; `None`: it does not."""
     date: PlannedDate | None = None
     """The local date that it is planned for; `None`: it has none."""
+    window: Window | None = None
+    """When it may be delivered; `None`: at any time."""
+
+    def opening(self, moment: int) -> int:
+        """Return when the message may be delivered that is due at a time, in Unix milliseconds."""
+        return moment if self.window is None else self.window.opening(moment)
+
+    def is_on_date(self, due: int) -> bool:
+        """Return whether a message that is due at a time is still planned for its local date."""
+        return self.date is not None and due == self.opening(self.date.at)
+
+    @property
+    def text(self) -> str | None:
+        """The rule as a message has it; `None`: it says nothing.
+
+        Raises:
+            InvalidArgument: it is too long.
+
+        Example:
+            >>> TimeRule(window=Window("Mon-Fri 09:00-18:00")).text
+            '{"window":{"hours":"Mon-Fri 09:00-18:00"}}'
+        """
+        fields: dict[str, Any] = {} if self.repeat is None else self.repeat.fields
+        if self.date is not None:
+            fields |= _fields_of_date(self.date)
+        if self.window is not None:
+            fields["window"] = WindowText.of(self.window)
+        if not fields:
+            return None
+        text = msgspec.json.encode(_RuleText(**fields)).decode()
+        if len(text) > MAX_RULE:
+            raise InvalidArgument(_too_long(self, len(text)))
+        return text
+
+
+def _too_long(rule: TimeRule, length: int) -> str:
+    """Return why a rule cannot be that of a message, and what to do."""
+    text = f"as text, the rule of the message has {length:,} characters, and {MAX_RULE} are stored"
+    if rule.window is not None and rule.window.holidays:
+        return (
+            f"{text}: give fewer of the {len(rule.window.holidays):,} holidays of its window, "
+            "those of the time in which it is delivered; days that follow each other take little "
+            "room. The window of a handler has room for all"
+        )
+    return f"{text}: give it shorter"
 
 
 class _RuleText(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -43,6 +89,7 @@ class _RuleText(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     at: UnixMs | None = None
     zones: str = ""
     spread: UnixMs = 0
+    window: WindowText | None = None
 
 
 _DATE_FIELDS = ("date", "timezone", "at", "zones", "spread")
@@ -58,12 +105,17 @@ def time_rule_of(text: str) -> TimeRule:
     Raises:
         InvalidArgument: it is no rule that this version knows, or its time zone is not known here.
     """
-    fields = msgspec.structs.asdict(_fields_of(text))
+    rule_text = _fields_of(text)
+    window = None if rule_text.window is None else rule_text.window.window
+    if window is not None and rule_text == _RuleText(window=rule_text.window):
+        return TimeRule(window=window)
+    fields = msgspec.structs.asdict(rule_text)
+    del fields["window"]
     if fields["date"] is None:
         for name in ("date", "at", "zones", "spread"):
             if fields.pop(name):
                 raise _refusal(text, f"{name} goes with a date")
-        return TimeRule(repeat=repeat(**fields))
+        return TimeRule(repeat=repeat(**fields), window=window)
     timezone, at, zones = fields["timezone"], fields["at"], fields["zones"]
     if timezone is None or at is None:
         raise _refusal(text, "a date needs its timezone, and at, the time that it was planned for")
@@ -71,9 +123,8 @@ def time_rule_of(text: str) -> TimeRule:
         raise _refusal(text, f"{zones[:16]!r} is no version of time zones")
     if fields["cron"] is not None or fields["every"] is not None:
         raise _refusal(text, "a message has a date, or repeats, and not both")
-    return TimeRule(
-        date=PlannedDate(LocalDate(fields["date"], timezone), at, zones, fields["spread"])
-    )
+    date = PlannedDate(LocalDate(fields["date"], timezone), at, zones, fields["spread"])
+    return TimeRule(date=date, window=window)
 
 
 remembers_zones(time_rule_of.cache_clear)
@@ -94,6 +145,33 @@ def _fields_of(text: str) -> _RuleText:
 def _refusal(text: str, why: str) -> InvalidArgument:
     """Return the error for a text that is no rule."""
     return InvalidArgument(f"{text[:MAX_RULE]!r} is not a rule: {why}")
+
+
+def window_of(text: str | None) -> Window | None:
+    """Return the window of a message with this rule; `None`: it has none.
+
+    Raises:
+        InvalidArgument: it is no rule that this version knows, or its time zone is not known here.
+
+    Example:
+        >>> window_of('{"window":{"hours":"Sat-Sun","holidays":"2026:1226"}}').holidays
+        (datetime.date(2026, 12, 26),)
+    """
+    return None if text is None else time_rule_of(text).window
+
+
+def checked_window(window: object) -> Window:
+    """Return a window that a user gives.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    if not isinstance(window, Window):
+        raise InvalidArgument(
+            f"window={window!r} is no window; write "
+            "bide.Window('Mon-Fri 09:00-18:00', 'Europe/Berlin')"
+        )
+    return window
 
 
 def repeat_of(text: str) -> Repeat:
@@ -123,6 +201,17 @@ def date_of(text: str) -> PlannedDate | None:
         return None
 
 
+def _fields_of_date(date: PlannedDate) -> dict[str, Any]:
+    """Return the fields of a rule that say a local date."""
+    return {
+        "date": date.local.date,
+        "timezone": date.local.timezone,
+        "at": date.at,
+        "zones": date.zones,
+        "spread": date.spread,
+    }
+
+
 def with_date(rule: str | None, date: PlannedDate | None) -> str | None:
     """Return a rule with another local date, or none; all else that it says stays.
 
@@ -145,12 +234,6 @@ def with_date(rule: str | None, date: PlannedDate | None) -> str | None:
     fields = _RuleText() if rule is None else _fields_of(rule)
     values: dict[str, Any] = dict.fromkeys(_DATE_FIELDS) | {"zones": "", "spread": 0}
     if date is not None:
-        values = {
-            "date": date.local.date,
-            "timezone": date.local.timezone,
-            "at": date.at,
-            "zones": date.zones,
-            "spread": date.spread,
-        }
+        values = _fields_of_date(date)
     text = msgspec.json.encode(msgspec.structs.replace(fields, **values)).decode()
     return None if text == "{}" else text

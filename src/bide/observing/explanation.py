@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
+from bide.model.errors import InvalidArgument
 from bide.model.message import State
 from bide.model.replies import (
     AHEAD,
@@ -12,9 +13,10 @@ from bide.model.replies import (
     Limited,
     Pause,
 )
-from bide.model.times import rate_text
+from bide.model.times import LATEST, rate_text
 
 if TYPE_CHECKING:
+    from bide.model.window import Window
     from bide.observing.seen_runs import SeenRun
 
 Reason = Literal[
@@ -23,6 +25,8 @@ Reason = Literal[
     "retry",
     "returned",
     "held",
+    "window",
+    "handler-window",
     "paused",
     "limit",
     "subscription",
@@ -128,6 +132,7 @@ class Explanation(msgspec.Struct, frozen=True):
                 yield Cause("missing", "missing", {})
             case "delayed":
                 yield self._delayed()
+                yield from self._closed(facts.due)
                 yield from self._unplanned()
             case "ready":
                 yield from self._ready()
@@ -154,6 +159,7 @@ class Explanation(msgspec.Struct, frozen=True):
             facts.rule or "",
             facts.run,
             due=facts.due,
+            planned=facts.planned,
             now=facts.now,
             begun=facts.since if facts.state == "leased" else None,
             is_new=facts.state != "leased" and facts.attempt == 0 and facts.failure is None,
@@ -185,10 +191,12 @@ class Explanation(msgspec.Struct, frozen=True):
         facts = self.facts
         if facts.rule is None or facts.run is not None or facts.state not in ("delayed", "ready"):
             return
-        from bide.model.time_rule import date_of  # here: most messages have none
+        from bide.model.time_rule import date_of, time_rule_of  # here: most messages have none
 
         planned = date_of(facts.rule)
-        if planned is None or planned.at not in (facts.due, facts.planned):
+        if planned is None:
+            return
+        if time_rule_of(facts.rule).opening(planned.at) not in (facts.due, facts.planned):
             return
         clause = "local date by" if planned.zones else "local date"
         values = {"timezone": planned.local.timezone, "zones": planned.zones}
@@ -204,6 +212,31 @@ class Explanation(msgspec.Struct, frozen=True):
         if facts.failure is None:
             return Cause("returned", "returned", values)
         return Cause("retry", "retry", {**values, **self._failure()})
+
+    @property
+    def _window(self) -> "Window | None":
+        """The window of the message; `None`: it has none, or it cannot be read here."""
+        if self.facts.rule is None:
+            return None
+        from bide.model.time_rule import window_of  # here: most messages have no window
+
+        try:
+            return window_of(self.facts.rule)
+        except InvalidArgument:
+            return None
+
+    def _closed(self, due: int | None) -> Iterator[Cause]:
+        """Yield that the window of a message due at a time is closed then, or until then."""
+        window, now = self._window, self.facts.now
+        if window is None or due is None or due >= LATEST:
+            return
+        from bide.observing.sentences import Opening
+
+        start = max(due, now)
+        opening = window.opening(start)
+        if opening > start or now < opening == window.opening(now):
+            values = {"opening": Opening(opening, window.timezone, now), "window": window}
+            yield Cause("window", "window", values)
 
     def _unplanned(self) -> Iterator[Cause]:
         """Yield why a run is not delivered: the next claim plans the one that follows."""
@@ -240,6 +273,8 @@ class Explanation(msgspec.Struct, frozen=True):
                 **self._since(subscription.since),
             }
             yield Cause("subscription", clause, values)
+        closed = [*self._closed(facts.due), *self._closed_handlers()]
+        yield from closed
         yield from self._workers()
         unplanned = list(self._unplanned())
         yield from unplanned
@@ -250,7 +285,7 @@ class Explanation(msgspec.Struct, frozen=True):
             if facts.limited is not None:
                 clause += " of its group"
             yield Cause("ahead", clause, {"count": min(facts.ahead, AHEAD)})
-        elif not is_paused and facts.limited is None and self._is_served and not unplanned:
+        elif not (is_paused or facts.limited or unplanned or closed) and self._is_served:
             yield Cause("next", "next", {})
 
     @property
@@ -276,7 +311,9 @@ class Explanation(msgspec.Struct, frozen=True):
         workers = self.facts.workers
         if workers is not None and not workers:
             yield Cause("no-worker", "no-worker", {})
-        elif workers and all(worker.busy for worker in workers):
+            return
+        workers = [worker for worker in workers or () if not worker.is_closed(self.facts.now)]
+        if workers and all(worker.busy for worker in workers):
             places = sum(worker.places or 0 for worker in workers)
             values = {"places": places, "workers": len(workers)}
             beginnings = [(worker.since, worker) for worker in workers if worker.since is not None]
@@ -286,6 +323,19 @@ class Explanation(msgspec.Struct, frozen=True):
             since, worker = min(beginnings, key=lambda pair: pair[0])
             longest = {"longest": worker.longest, "holder": worker.holder}
             yield Cause("busy", "busy with", {**values, **longest, **self._since(since)})
+
+    def _closed_handlers(self) -> Iterator[Cause]:
+        """Yield that the handlers of all workers wait until their windows open."""
+        now, workers = self.facts.now, self.facts.workers
+        if not workers or not all(worker.is_closed(now) for worker in workers):
+            return
+        from bide.observing.sentences import Opening
+
+        first = min(workers, key=lambda worker: worker.opens or 0)
+        timezone = first.timezone or "UTC"
+        opening = Opening(first.opens or 0, timezone, now)
+        values = {"opening": opening, "hours": first.hours, "timezone": timezone}
+        yield Cause("handler-window", "handler-window", values)
 
     def _leased(self) -> Cause:
         facts = self.facts

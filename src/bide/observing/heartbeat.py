@@ -81,6 +81,12 @@ class Busy(msgspec.Struct, omit_defaults=True):
     """The id of the message that it has handled for the longest time."""
     since: Number | None = None
     """Since when, in Unix milliseconds of its own clock."""
+    hours: str | None = None
+    """The hours of the window in which it handles messages; `None`: it has none."""
+    timezone: str | None = None
+    """The time zone of these hours."""
+    opens: Number | None = None
+    """When its window opens, if that is closed; in Unix milliseconds of the store's clock."""
 
 
 class Report(msgspec.Struct, omit_defaults=True):
@@ -126,8 +132,11 @@ def decode_report(data: bytes) -> Report:
         report = _decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(str(error)) from None
-    ids = [busy.longest for busy in report.busy.values() if busy.longest is not None]
-    for name in chain(report.workers, ids, *report.causes.values()):
+    texts = chain.from_iterable(
+        (busy.longest, busy.hours, busy.timezone) for busy in report.busy.values()
+    )
+    names = [text for text in texts if text is not None]
+    for name in chain(report.workers, names, *report.causes.values()):
         check_name(name)
     for queue in queues_of(report):
         check_queue(queue)

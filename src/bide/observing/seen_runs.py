@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 from bide.model.errors import InvalidArgument
 from bide.model.message import RUN_ENDED, Message
 from bide.model.runs import Run, following, is_missed, next_in_time
-from bide.model.time_rule import repeat_of
+from bide.model.time_rule import repeat_of, window_of
 from bide.model.times import LATEST
 
 Status = Literal["planned", "held", "ended", "missed", "unread"]
@@ -36,7 +36,14 @@ class SeenRun(NamedTuple):
 
 
 def see_run(
-    rule_text: str, run_text: str, *, due: int, now: int, begun: int | None, is_new: bool
+    rule_text: str,
+    run_text: str,
+    *,
+    due: int,
+    now: int,
+    begun: int | None,
+    is_new: bool,
+    planned: int | None = None,
 ) -> SeenRun:
     """Return the run that a message stands for. Times are Unix milliseconds.
 
@@ -47,20 +54,25 @@ def see_run(
         now: the present time.
         begun: when a worker began with the run; `None`: none has it.
         is_new: whether no worker ever had it.
+        planned: when it was due first, if that was another time.
     """
+    first_due = due if planned is None else planned
     try:
-        rule, run = repeat_of(rule_text), Run.of(run_text)
+        rule, run, window = repeat_of(rule_text), Run.of(run_text), window_of(rule_text)
     except InvalidArgument as error:
         return SeenRun("unread", rule_text, error=str(error))
     seen = SeenRun("planned", rule_text, run.at, run.left, is_held=run.held)
     if run_text.startswith(RUN_ENDED):
-        return _followed(seen._replace(status="ended"), following(rule, run, due, now))
+        return _followed(
+            seen._replace(status="ended"), following(rule, run, due, now, window=window)
+        )
     if run.held and due >= LATEST:
         return seen._replace(status="held")
-    if is_new and rule.missed == "skip" and is_missed(rule, run, due, now):
-        return _followed(seen._replace(status="missed"), next_in_time(rule, run, now, None))
+    if is_new and rule.missed == "skip" and is_missed(rule, run, first_due, now):
+        next_run = next_in_time(rule, run, now, None, window=window)
+        return _followed(seen._replace(status="missed"), next_run)
     start = max(now, due) if begun is None else begun
-    return _followed(seen, following(rule, run, start, max(now, start)))
+    return _followed(seen, following(rule, run, start, max(now, start), window=window))
 
 
 def _followed(seen: SeenRun, next_run: Run | None) -> SeenRun:

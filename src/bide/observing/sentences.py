@@ -1,16 +1,25 @@
-"""The clauses of `sentences.toml` with their values, and rules of messages that repeat in words."""
+"""The clauses of `sentences.toml` with their values, and the rules of messages in words."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 from bide.model.errors import InvalidArgument
 from bide.model.message import LAPSED
 from bide.model.repeat import Cron, Every, Repeat
 from bide.model.time_rule import repeat_of
-from bide.model.times import format_duration, to_datetime, unix
+from bide.model.times import DAY_MS, format_duration, to_datetime, unix
+from bide.model.window import Window
+from bide.model.zones import zone_of
+
+SOON = 6 * DAY_MS
+"""How far away a time is whose day of the week is not enough, in milliseconds."""
+
+SHOWN_HOLIDAYS = 3
+"""How many holidays of a window are shown."""
 
 MOST_CHARACTERS = 300
 """How many characters of an error a sentence shows."""
@@ -51,10 +60,58 @@ def _text(name: str, value: Any, language: str) -> str:
         return f"{value:,}"
     if name == "rule":
         return rule_in_words(value, language)
+    if isinstance(value, Opening):
+        return value.in_words(language)
+    if isinstance(value, Window):
+        return window_in_words(value, language)
     if value == LAPSED:
         return str(clauses()["lease-lapsed"][language])
     first_line, *_ = str(value).splitlines() or [""]
     return first_line[:MOST_CHARACTERS] or "-"
+
+
+class Opening(NamedTuple):
+    """When a window opens, as a value of a clause."""
+
+    moment: int
+    """In Unix milliseconds."""
+    timezone: str
+    """That of the window."""
+    now: int
+    """The time at which somebody asks."""
+
+    def in_words(self, language: str) -> str:
+        """Return the time as people say it in its time zone: with a date unless it is soon.
+
+        Example:
+            >>> Opening(0, "Europe/Berlin", 0).in_words("en")
+            'Thursday 01:00'
+        """
+        try:
+            zone = zone_of(self.timezone)
+        except InvalidArgument:  # of a worker with another version of the time zones
+            zone = zone_of("UTC")
+        local = datetime.fromtimestamp(self.moment / 1000, zone)
+        day = render(f"weekday {local.weekday()}", {}, language)
+        date = f" {local:%Y-%m-%d}" if self.moment - self.now >= SOON else ""
+        return f"{day}{date} {local:%H:%M}"
+
+
+def window_in_words(window: Window, language: str = "en") -> str:
+    """Return a window in words.
+
+    Example:
+        >>> window_in_words(Window("Mon-Fri", "Europe/Berlin", ["2026-12-25"]))
+        'Mon-Fri in Europe/Berlin, but not on 2026-12-25'
+    """
+    values: dict[str, Any] = {"hours": window.hours, "timezone": window.timezone}
+    if not window.holidays:
+        return render("window hours", values, language)
+    values["days"] = ", ".join(map(str, window.holidays[:SHOWN_HOLIDAYS]))
+    more = len(window.holidays) - SHOWN_HOLIDAYS
+    if more <= 0:
+        return render("window holidays", values, language)
+    return render("window more holidays", values | {"count": more}, language)
 
 
 def rule_in_words(text: str, language: str = "en") -> str:

@@ -22,7 +22,7 @@ from bide.model.identity import (
     text_of,
 )
 from bide.model.limits import MAX_BODY, MAX_BUCKETS, MAX_COUNT, MAX_LEASE, MAX_PAGE, check_whole
-from bide.model.message import Item, NewMessage, State
+from bide.model.message import Item, Message, NewMessage, State
 from bide.model.options import OPTIONS, check_options
 from bide.model.progress import Progress, progress
 from bide.model.replies import ClosedGroup
@@ -183,14 +183,18 @@ class CommandBuilder:
             at_ms, delay_ms, rule = self._on_date(message, id)
         else:
             at_ms, delay_ms = when(message.delay, message.at)
-            if message.spread is not None:
-                at_ms, delay_ms = spread_out((at_ms, delay_ms), id, message.spread)
-        if message.repeat is not None:
-            from bide.model import runs  # here: most programs put no message that repeats
+            if message.repeat is not None:
+                from bide.model import runs  # here: most programs put no message that repeats
 
-            runs.check_repeated_id(id)
-            rule, run, at_ms = runs.first_run_of(message, at_ms, delay_ms, self.now())
-            delay_ms = 0
+                runs.check_repeated_id(id)
+                rule, run, at_ms = runs.first_run_of(message, at_ms, delay_ms, self.now())
+                delay_ms = 0
+            elif message.window is not None:
+                from bide.queue.rules import placed  # here: most messages have no window
+
+                rule, at_ms, delay_ms = placed(message, id, (at_ms, delay_ms), self.now())
+            elif message.spread is not None:
+                at_ms, delay_ms = spread_out((at_ms, delay_ms), id, message.spread)
         expires = message.expires
         return Item(
             id,
@@ -214,7 +218,7 @@ class CommandBuilder:
             InvalidArgument: it is no date, or the message has what does not go with one.
         """
         from bide.model.local_date import is_local, planned_date  # here: most messages have none
-        from bide.model.time_rule import with_date
+        from bide.model.time_rule import TimeRule, checked_window
 
         is_local(message.at, message.timezone)  # raises if it is a text without a zone
         for name in ("delay", "repeat"):
@@ -225,7 +229,9 @@ class CommandBuilder:
         if message.spread is not None:
             place = place_in_span(id, milliseconds(message.spread, "spread"))
         date = planned_date(message.at, message.timezone, spread=place)
-        return date.at, 0, with_date(None, date)
+        window = None if message.window is None else checked_window(message.window)
+        rule = TimeRule(date=date, window=window)
+        return rule.opening(date.at), 0, rule.text
 
     def cancel(
         self,
@@ -325,6 +331,8 @@ class CommandBuilder:
         if_version: str | None,
         *,
         repeat: Any = UNSET,
+        window: Any = UNSET,
+        message: Message | None = None,
         decoded: bool = False,
         **options: Any,
     ) -> cmd.Edit:
@@ -332,16 +340,18 @@ class CommandBuilder:
 
         Args:
             ids: of the messages.
-            body, delay, at, if_version, repeat: as for `Queue.edit`.
+            body, delay, at, if_version, repeat, window: as for `Queue.edit`.
+            message: as it is, if that is needed: see `bide.queue.rules.needs_message`.
             decoded: the body was decoded from JSON, see `bodies.encode`.
             options: priority, expires, attempts, group, headers.
         """
         changed = {name: value for name, value in options.items() if value is not UNSET}
         changes_due = delay is not None or at is not None
-        if body is UNSET and not changed and not changes_due and repeat is UNSET:
+        changes_rule = repeat is not UNSET or window is not UNSET
+        if body is UNSET and not changed and not changes_due and not changes_rule:
             raise InvalidArgument(
                 "edit needs at least one change: body=, priority=, expires=, attempts=, group=, "
-                "headers=, repeat=, delay= or at="
+                "headers=, repeat=, window=, delay= or at="
             )
         for name, option in OPTIONS.items():
             if name in changed:
@@ -351,17 +361,17 @@ class CommandBuilder:
         if changed.get("headers") is not None:
             changed["headers"] = arguments.headers_of(changed["headers"])
         at_ms, delay_ms = when(delay, at) if changes_due else (None, None)
-        if repeat is None:
-            changed |= {"rule": None, "run": None}
-        elif repeat is not UNSET:
-            from bide.model import runs
+        if changes_rule:
+            from bide.model.runs import check_repeated_id
+            from bide.queue.rules import changed_rule  # here: most messages have no rule
 
-            for id in ids:
-                runs.check_repeated_id(id)
-            now = self.now()
-            due = at_ms if delay_ms is None or at_ms is not None else now + delay_ms
-            rule, run, at_ms = runs.first_run_at(repeat, due, now)
+            due = None if delay_ms is None else (at_ms, delay_ms)
+            rule, run, rule_at = changed_rule(message, repeat, window, due, self.now())
             changed |= {"rule": rule, "run": run}
+            if run is not None:
+                for id in ids:
+                    check_repeated_id(id)
+            at_ms = at_ms if rule_at is None else rule_at
         data: bytes | UnsetType = UNSET
         is_json = True
         if body is not UNSET:

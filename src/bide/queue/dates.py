@@ -12,7 +12,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.local_date import PlannedDate, planned_date
 from bide.model.message import Message
 from bide.model.replies import Found, Outcome, Outcomes, Page
-from bide.model.time_rule import with_date
+from bide.model.time_rule import time_rule_of, with_date
 
 TRIES = 20
 """How often a message is read again that others change meanwhile."""
@@ -72,14 +72,16 @@ def with_new_date(
     """Return the command that gives a message a date, unless the message has changed meanwhile."""
     if message.repeats or getattr(command, "if_due", None) not in (None, message.due):
         return command
+    rule = with_date(message.rule, date)
     fields: dict[str, Any] = {
-        "rule": with_date(message.rule, date),
+        "at": time_rule_of(rule).opening(date.at),
+        "rule": rule,
         "run": None,
         "if_version": command.if_version or message.version,
     }
     if isinstance(command, Edit):
         return msgspec.structs.replace(command, **fields)
-    return Edit(command.queue, command.ids, at=command.at, actor=command.actor, **fields)
+    return Edit(command.queue, command.ids, actor=command.actor, **fields)
 
 
 def dating_all(command: Reschedule, first: Scan, date: PlannedDate) -> Steps[int]:
@@ -91,6 +93,12 @@ def dating_all(command: Reschedule, first: Scan, date: PlannedDate) -> Steps[int
         count += yield from dating_page(command, page.messages, date)
         scan = following(scan, page)
     return count
+
+
+def _new_time(message: Message, date: PlannedDate) -> NewTime:
+    """Return the time of a message that gets a date."""
+    rule = with_date(message.rule, date)
+    return NewTime(time_rule_of(rule).opening(date.at), rule)
 
 
 def dating_page(command: Reschedule, messages: Sequence[Message], date: PlannedDate) -> Steps[int]:
@@ -111,7 +119,7 @@ def dating_page(command: Reschedule, messages: Sequence[Message], date: PlannedD
             command.queue,
             [message.id for message in dated],
             versions=[message.version for message in dated],
-            times=[NewTime(date.at, with_date(message.rule, date)) for message in dated],
+            times=[_new_time(message, date) for message in dated],
             actor=command.actor,
         )
         changes.append(edit)

@@ -20,8 +20,8 @@ from bide.model.replies import (
     ResumeOutcome,
     RunNowOutcome,
 )
-from bide.model.runs import Run, first_run, run_id
-from bide.model.time_rule import repeat_of
+from bide.model.runs import Run, first_run, later_runs, run_id
+from bide.model.time_rule import TimeRule, repeat_of, time_rule_of, window_of
 from bide.model.times import Moment, iso, unix
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import Forecast
@@ -62,7 +62,7 @@ def running_now(builder: CommandBuilder, id: str) -> Steps[Outcome]:
 def _held(message: Message, now: int) -> tuple[Run, int]:
     """Return the run of a message as one that is held."""
     run = msgspec.structs.replace(Run.of(message.run or ""), held=True)
-    return run, message.due if _is_under_way(message) else run.due
+    return run, message.due if _is_under_way(message) else run.due_in(window_of(message.rule))
 
 
 def _resumed(message: Message, now: int) -> tuple[Run, int] | None:
@@ -74,9 +74,10 @@ def _resumed(message: Message, now: int) -> tuple[Run, int] | None:
     if _is_under_way(message):
         return resumed, message.due
     if not run.added:  # an added one is due already
-        first = first_run(repeat_of(message.rule or ""), now)
+        rule = message.rule or ""
+        first = first_run(repeat_of(rule), now, window=window_of(rule))
         resumed = msgspec.structs.replace(resumed, at=first.at, zones=first.zones)
-    return resumed, resumed.due
+    return resumed, resumed.due_in(window_of(message.rule))
 
 
 def _run_now(message: Message, now: int) -> tuple[Run, int] | None:
@@ -85,11 +86,12 @@ def _run_now(message: Message, now: int) -> tuple[Run, int] | None:
     run, is_over = Run.of(text), text.startswith(RUN_ENDED)
     if message.due <= now and message.state != "leased" and not is_over:  # it is going to run
         return None
+    opening = time_rule_of(message.rule or "").opening(now)
     if run.added or _is_under_way(message):  # this run is not over
-        return run, now
+        return run, opening
     # One that is over is still among those that are left, and the new one takes its place.
     left = run.left if run.left is None or is_over else run.left + 1
-    return Run(now, left, run.held, run.previous, added=True), now
+    return Run(now, left, run.held, run.previous, added=True), opening
 
 
 def _is_under_way(message: Message) -> bool:
@@ -136,13 +138,14 @@ def _later_runs(message: Message, end: int) -> Iterator[int]:
     """Yield when the runs of a message after its next one are due, up to a time."""
     if not message.repeats or message.held:
         return
-    rule, run = repeat_of(message.rule or ""), Run.of(message.run or "")
-    left = run.left
-    at = rule.after(max(run.at, message.due))
-    while at is not None and at <= end and (left is None or left > 1):
-        yield at
+    text, run = message.rule or "", Run.of(message.run or "")
+    window, left = window_of(text), run.left
+    for later in later_runs(repeat_of(text), window, run, message.due):
+        due = later.due_in(window)
+        if due > end or (left is not None and left <= 1):
+            return
+        yield due
         left = None if left is None else left - 1
-        at = rule.after(at)
 
 
 def _repeating(builder: CommandBuilder, id: str) -> Steps[Message | None]:
@@ -232,15 +235,16 @@ def runs_between(message: Message, start: int, end: int) -> Iterator[Item]:
 
 
 def _run_alone(message: Message, at: int) -> Item:
-    """Return one run of a message as a message of its own."""
+    """Return one run of a message as a message of its own, with the window of that one."""
     item = message.as_item((), None)
+    rule = TimeRule(window=window_of(message.rule))
     return msgspec.structs.replace(
         item,
         id=run_id(message.id, at),
-        at=at,
+        at=rule.opening(at),
         expires=None,
         attempt=0,
         created=None,
-        rule=None,
+        rule=rule.text,
         run=None,
     )

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET
 
 from bide.lane.lane import Lane
 from bide.lane.steps import Steps, following, outcomes_of
 from bide.model.commands import (
     Cancel,
     CloseGroup,
+    Edit,
     Explain,
     Find,
     History,
@@ -157,6 +159,56 @@ def closing(command: CloseGroup, *, running: bool) -> Steps[Closing]:
     cancel = Cancel(command.queue, where=Where(command.group), running=running, actor=command.actor)
     count = yield from stopping_all(cancel)
     return Closing(int(count), count.stopping, closed.until)
+
+
+EDITS = 5
+"""How often an edit is tried that depends on what the message has, while others edit it, too."""
+
+
+def editing(
+    builder: CommandBuilder, id: str, *, if_version: str | None, **arguments: Any
+) -> Steps[Outcome]:
+    """Change fields of a message.
+
+    Who changes its window or the rule by which it repeats, and not both, keeps the other one: so
+    the message is read first, and changed if it is still the same.
+
+    Args:
+        builder: makes the commands.
+        id: of the message.
+        if_version: only the version that the caller saw.
+        arguments: the others of `CommandBuilder.edit`.
+    """
+    command, outcome = yield from edited(builder, id, if_version=if_version, **arguments)
+    return command.answered(outcome)
+
+
+def edited(
+    builder: CommandBuilder, id: str, *, if_version: str | None, **arguments: Any
+) -> Steps[tuple[Edit, Outcome]]:
+    """Change fields of a message as `editing` does; return the command, and its outcome."""
+    repeat, window = arguments.get("repeat", UNSET), arguments.get("window", UNSET)
+    if repeat is UNSET and window is UNSET:
+        command = builder.edit([id], if_version=if_version, **arguments)
+        reply: Outcomes = yield command
+        return command, reply.outcomes[0]
+    from bide.queue.rules import needs_message  # here: most messages have no rule
+
+    reads = needs_message(repeat, window)
+    for _ in range(EDITS):
+        message, version = None, if_version
+        if reads:
+            lookup: Found = yield builder.find(id)
+            (message,) = lookup.messages
+            if version is None and message is not None:
+                version = message.version
+        command = builder.edit([id], if_version=version, message=message, **arguments)
+        reply = yield command
+        (outcome,) = reply.outcomes
+        has_changed = version != if_version and outcome.state in ("delayed", "ready", "dead")
+        if outcome.done or not has_changed:
+            break
+    return command, outcome
 
 
 def rescheduling(command: Reschedule, first: Scan) -> Steps[int]:

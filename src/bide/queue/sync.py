@@ -43,6 +43,7 @@ from bide.queue.results import (
 from bide.queue.steps import (
     changing,
     closing,
+    editing,
     ending,
     explaining,
     exported,
@@ -61,6 +62,7 @@ from bide.queue.steps import (
 if TYPE_CHECKING:
     from bide.model.recovery import Overdue, Recovered, Recovery
     from bide.model.repeat import Repeat
+    from bide.model.window import Window
 
 T = TypeVar("T")
 
@@ -129,6 +131,7 @@ class Queue(BaseQueue):
         latest: Duration | None = None,
         spread: Duration | None = None,
         repeat: "Repeat | None" = None,
+        window: "Window | None" = None,
         within: object = None,
     ) -> Outcome:
         """Store a message until it is due. Once this returns, the message is safe.
@@ -161,6 +164,8 @@ class Queue(BaseQueue):
             repeat: by which rule it repeats: `bide.Cron` or `bide.Every`. It is first due at the
                 first time of the rule, unless `delay` or `at` says when. Each run ends as a
                 message does, and the next one takes its place under the same id.
+            window: the hours in which it is delivered, a `bide.Window`. What cannot be delivered in
+                them waits for the next opening, also after a failure, a revival or an outage.
             within: your connection to the store's own database; the message joins its transaction.
                 If the store is elsewhere, the put waits in an outbox in that database.
 
@@ -187,6 +192,7 @@ class Queue(BaseQueue):
             latest=latest,
             spread=spread,
             repeat=repeat,
+            window=window,
         )
         command = self._builder.put_one(message, on_conflict, if_version)
         result_of = new_outcome if on_conflict == "raise" else only_outcome
@@ -206,13 +212,14 @@ class Queue(BaseQueue):
         on_conflict: OnConflict = "keep",
         spread: Duration | None = None,
         repeat: "Repeat | None" = None,
+        window: "Window | None" = None,
         within: object = None,
     ) -> list[Outcome]:
         """Store many messages with one commit: all of them or, if that fails, none.
 
         Args:
             messages: `NewMessage` or `Job` objects, each with its own options, or plain bodies.
-            delay: of plain bodies, like the next eight: how long from now until they are due.
+            delay: of plain bodies, like the next nine: how long from now until they are due.
             at: the due time instead: an aware `datetime`, or Unix seconds.
             timezone: of a local date, such as "Europe/Paris": `at` is then a text such as
                 "2027-03-28 09:00", or a naive `datetime`.
@@ -222,6 +229,7 @@ class Queue(BaseQueue):
             group: a name that they share, to cancel them together.
             spread: how long after the due time each is due at the latest, at a time of its own.
             repeat: by which rule each repeats: `bide.Cron` or `bide.Every`.
+            window: in which hours each is delivered: a `bide.Window`.
             on_conflict: if an id exists: "keep" the message, or "replace" it unless a worker holds
                 it.
             within: your connection to the store's own database; the messages join its transaction.
@@ -240,6 +248,7 @@ class Queue(BaseQueue):
             group=group,
             spread=spread,
             repeat=repeat,
+            window=window,
         )
         command = self._builder.put_many(messages, shared, on_conflict)
         return self._run(putting(command), within=within)
@@ -687,6 +696,7 @@ class Queue(BaseQueue):
         group: str | UnsetType | None = UNSET,
         headers: Mapping[str, str] | UnsetType | None = UNSET,
         repeat: "Repeat | UnsetType | None" = UNSET,
+        window: "Window | UnsetType | None" = UNSET,
         delay: Duration | None = None,
         at: Moment | str | None = None,
         timezone: str | None = None,
@@ -705,6 +715,8 @@ class Queue(BaseQueue):
             group: the name that it shares with others; `None`: it is in no group.
             headers: text that travels beside the body, in place of all headers; `None`: no headers.
             repeat: by which rule it repeats from now on; with `None` it repeats no longer.
+            window: the hours in which it is delivered from now on; with `None` at any time. A
+                message that repeats goes on to do so.
             delay: how long from now until it is due; not of a dead letter, see `revive`.
             at: the due time instead.
             timezone: as for `reschedule`, with a local date; not together with `repeat`.
@@ -720,29 +732,27 @@ class Queue(BaseQueue):
             >>> bool(orders.edit("order-42", priority=5, group=None))
             True
         """
-        date = None
-        if timezone is not None or isinstance(at, str):
-            from bide.queue import dates
+        changes: dict[str, Any] = {
+            "body": body,
+            "delay": delay,
+            "priority": priority,
+            "expires": expires,
+            "attempts": attempts,
+            "group": group,
+            "headers": headers,
+        }
+        if timezone is None and not isinstance(at, str):
+            rules = {"repeat": repeat, "window": window}
+            steps = editing(self._builder, id, if_version=if_version, at=at, **rules, **changes)
+            return self._run(steps)
+        from bide.queue import dates
 
-            dates.check_alone(repeat=repeat is not UNSET)
-            date = dates.date_of(delay, at, timezone)
-            at = to_datetime(date.at)
+        dates.check_alone(repeat=repeat is not UNSET, window=window is not UNSET)
+        date = dates.date_of(delay, at, timezone)
         command = self._builder.edit(
-            [id],
-            body,
-            delay,
-            at,
-            if_version,
-            priority=priority,
-            expires=expires,
-            attempts=attempts,
-            group=group,
-            headers=headers,
-            repeat=repeat,
+            [id], at=to_datetime(date.at), if_version=if_version, **{**changes, "delay": None}
         )
-        if date is not None:
-            return self._run(dates.dating(command, date))
-        return self._execute(command, partial(only_outcome, command))
+        return self._run(dates.dating(command, date))
 
     def hold(self, id: str) -> Outcome:
         """Let no run of a message that repeats be due until `resume(id)`. It stays as it is.

@@ -6,8 +6,8 @@ under `bytes`.
 """
 
 from contextlib import suppress
-from datetime import datetime
-from typing import Annotated, Literal, Self
+from datetime import date, datetime
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -20,6 +20,7 @@ from bide.model.repeat import MAX_TIMES, Missed, Repeat, repeat
 from bide.model.replies import Counts, Flow, Outcome, QueueSettings, Sizes
 from bide.model.runs import Run
 from bide.model.times import Moment, limits_of
+from bide.model.window import LONGEST_HOURS, MAX_HOLIDAYS, Window
 from bide.server.problem import naming_server, within
 
 Span = Annotated[
@@ -84,7 +85,9 @@ class RepeatRule(RequestModel):
     def of(cls, rule: str) -> Self:
         """Return the rule of a message as a request has it; empty: of a later version of bide."""
         try:
-            return msgspec.json.decode(rule, type=cls)
+            fields = msgspec.json.decode(rule, type=dict[str, Any])
+            fields.pop("window", None)
+            return msgspec.convert(fields, cls)
         except msgspec.MsgspecError:
             return cls()
 
@@ -106,6 +109,39 @@ class RepeatRule(RequestModel):
                 missed=self.missed,
                 grace=self.grace,
             )
+
+
+class WindowHours(RequestModel):
+    """The hours of a week in which a message is delivered."""
+
+    hours: Annotated[
+        str,
+        Meta(
+            max_length=LONGEST_HOURS,
+            examples=["Mon-Fri 09:00-18:00", "22:00-06:00", "Mon-Fri 09:00-12:00; Sat-Sun"],
+        ),
+    ]
+    """Days and times; a time without a day is of each day, and a day without a time is a whole one.
+    A time that ends before it begins ends on the next day."""
+    timezone: str = "UTC"
+    """The time zone of these hours and of the holidays, such as "Europe/Berlin"."""
+    holidays: Annotated[list[date], Meta(max_length=MAX_HOLIDAYS)] = []
+    """Days on which it is closed, such as "2026-12-25"."""
+
+    @classmethod
+    def of(cls, window: Window) -> Self:
+        """Return a window as a request has it."""
+        return cls(window.hours, window.timezone, list(window.holidays))
+
+    @property
+    def window(self) -> Window:
+        """The window.
+
+        Raises:
+            Problem: it is none.
+        """
+        with within("window"), naming_server():
+            return Window(self.hours, self.timezone, self.holidays)
 
 
 class PutOptions(Options, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -142,6 +178,9 @@ class Given(PutOptions, kw_only=True):
     repeat: RepeatRule | None = None
     """By which rule it repeats. It is first due at the first time of the rule, unless `delay` or
     `at` says when. Each run ends as a message does, and the next one takes its place."""
+    window: WindowHours | None = None
+    """In which hours it is delivered. What cannot be delivered in them waits for the next
+    opening."""
     headers: Annotated[
         msgspec.Raw,
         Meta(extra_json_schema={"type": "object", "additionalProperties": {"type": "string"}}),
@@ -312,6 +351,8 @@ class MessageOut(msgspec.Struct, kw_only=True, omit_defaults=True):
     """If it repeats: the time of this run by the rule, whenever it is delivered."""
     held: bool = False
     """Whether it repeats and is held: no run is due until it is resumed."""
+    window: WindowHours | None = None
+    """In which hours it is delivered, as a put has it; missing: at any time."""
     failures: list[FailureOut] = []
     body: msgspec.Raw | UnsetType = UNSET
     """The body, if it is JSON."""
@@ -403,6 +444,10 @@ def shown(
         with suppress(InvalidArgument):  # of a later version of bide
             run = Run.of(message.run or "")
             fields |= {"run_at": run.at, "held": run.held}
+    if message.rule is not None:
+        with suppress(InvalidArgument):
+            window = message.window
+            fields["window"] = None if window is None else WindowHours.of(window)
     return MessageOut(
         **fields,
         queue=queue,

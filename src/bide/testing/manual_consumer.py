@@ -99,6 +99,9 @@ class ManualConsumer(Consumer):
         """
         if self._handled:  # of the same batch
             return self._handled.pop(0)
+        window, now = self.queue_handlers.window, self._clock.now()
+        if window is not None and not window.is_open(now):
+            return window.opening(now) - now
         # One message, or of a batch handler one batch.
         count = max(handler.batch for handler in self.queue_handlers.handlers.values())
         command = Claim(self.queue_handlers.queue, count, self.queue_handlers.lease, HOLDER)

@@ -117,7 +117,10 @@ def _parameters_of(decorator: Any) -> list[Any]:
         (["--every", "10ms"], "'10ms' must be 100 ms or longer"),
         (["--every", "daily"], "'daily' is not a valid duration; write '250ms', '30s'"),
         (["--every", "1d", *WEEKLY[:2]], "a message repeats by --cron or by --every; give one"),
-        (["--every", "1d", "--timezone", "UTC"], "--timezone goes with --cron; --every is a perio"),
+        (
+            ["--every", "1d", "--timezone", "UTC"],
+            "--timezone goes with --cron or --window; --every",
+        ),
         (["--times", "3"], "--times is a part of a rule, and a rule is given whole: with --cron "),
         (["--until", START], "--until is a part of a rule"),
         (["--every", "1d", "--until", "2020-01-01T00:00Z"], "has no time after"),

@@ -155,7 +155,7 @@ def test_a_rule_that_cannot_be_read_is_left_to_others(
     ask(cmd.Put("q", [Item("a", b"1", rule='{"moon":"full"}', run=Run(NOW).text)]))
     with caplog.at_level(logging.ERROR):
         assert claimed(ask).messages == []
-    assert "a of q repeats, and is not delivered: " in caplog.text
+    assert "a of q has a rule, and is not delivered: " in caplog.text
     left = message(ask)
     assert (left.state, left.attempt, left.due) == ("delayed", 0, NOW + 60_000)
     assert left.error is not None

@@ -102,6 +102,13 @@ def run(hours: int, more: str = "") -> str:
     return iso(HOURS + hours * HOUR) + more
 
 
+DELAYED = Item("d", b"3", delay=MINUTE, group="g")
+DELAYED_VERSION = version_of(DELAYED, LATER)
+OFFICE = bide.Window("09:00-17:00")
+"""It is closed at the start, in the evening."""
+OPENING = (START // (24 * HOUR) + 1) * 24 * HOUR + 9 * HOUR
+IN_OFFICE = '{"window":{"hours":"09:00-17:00"}}'
+HOURLY_IN_OFFICE = '{"every":"1h","window":{"hours":"09:00-17:00"}}'
 REPEATED = Item("r", b"5", at=HOURS + HOUR, rule=HOURLY, run=run(1))
 
 
@@ -378,12 +385,94 @@ CALLS: dict[str, Call] = {
     ),
     "edit, repeated": Call(
         lambda q: q.edit("d", repeat=bide.Every("1h", times=3), at=SOON),
-        [cmd.Edit("q", ["d"], rule=THRICE, run=f"{iso(LATER)} left=3", at=LATER, actor="me")],
-        outcome,
+        [
+            cmd.Find("q", ["d"]),
+            cmd.Edit(
+                "q",
+                ["d"],
+                rule=THRICE,
+                run=f"{iso(LATER)} left=3",
+                at=LATER,
+                if_version=DELAYED_VERSION,
+                actor="me",
+            ),
+        ],
+        lambda replies: outcome(replies[1:]),
     ),
     "edit, repeated no longer": Call(
         lambda q: q.edit("r", repeat=None),
-        [cmd.Edit("q", ["r"], rule=None, run=None, actor="me")],
+        [
+            cmd.Find("q", ["r"]),
+            cmd.Edit(
+                "q",
+                ["r"],
+                rule=None,
+                run=None,
+                if_version=version_of(REPEATED, HOURS + HOUR),
+                actor="me",
+            ),
+        ],
+        lambda replies: outcome(replies[1:]),
+    ),
+    "edit, of nothing": Call(
+        lambda q: q.edit("none", window=OFFICE),
+        [cmd.Find("q", ["none"]), cmd.Edit("q", ["none"], rule=IN_OFFICE, run=None, actor="me")],
+        lambda replies: outcome(replies[1:]),
+    ),
+    "edit, with a window": Call(
+        lambda q: q.edit("d", window=OFFICE),
+        [
+            cmd.Find("q", ["d"]),
+            cmd.Edit(
+                "q",
+                ["d"],
+                rule=IN_OFFICE,
+                run=None,
+                at=OPENING,
+                if_version=DELAYED_VERSION,
+                actor="me",
+            ),
+        ],
+        lambda replies: outcome(replies[1:]),
+    ),
+    "edit, repeated in a window": Call(
+        lambda q: q.edit("r", window=OFFICE),
+        [
+            cmd.Find("q", ["r"]),
+            cmd.Edit(
+                "q",
+                ["r"],
+                rule=HOURLY_IN_OFFICE,
+                run=iso(OPENING),
+                at=OPENING,
+                if_version=version_of(REPEATED, HOURS + HOUR),
+                actor="me",
+            ),
+        ],
+        lambda replies: outcome(replies[1:]),
+    ),
+    "edit, with a whole rule": Call(
+        lambda q: q.edit("r", repeat=bide.Every("1h"), window=OFFICE),
+        [
+            cmd.Edit("q", ["r"], rule=HOURLY_IN_OFFICE, run=iso(OPENING), at=OPENING, actor="me"),
+        ],
+        outcome,
+    ),
+    "put, in a window": Call(
+        lambda q: q.put("x", id="n", window=OFFICE, delay="1m"),
+        [cmd.Put("q", [Item("n", b'"x"', at=OPENING, rule=IN_OFFICE)])],
+        outcome,
+    ),
+    "put, in a window that is open": Call(
+        lambda q: q.put("x", id="n", window=OFFICE, delay="13h"),
+        [cmd.Put("q", [Item("n", b'"x"', delay=13 * HOUR, rule=IN_OFFICE)])],
+        outcome,
+    ),
+    "put, repeated in a window": Call(
+        lambda q: q.put("x", id="n", window=OFFICE, repeat=bide.Every("1h")),
+        [
+            cmd.Put("q", [Item("n", b'"x"', at=OPENING, rule=HOURLY_IN_OFFICE, run=iso(OPENING))]),
+        ],
         outcome,
     ),
     "hold": Call(
@@ -421,7 +510,7 @@ which repeats each hour."""
 
 
 def fill(engine: MemoryEngine) -> None:
-    due = [Item("a", b"1"), Item("b", b"2"), Item("d", b"3", delay=MINUTE, group="g")]
+    due = [Item("a", b"1"), Item("b", b"2"), DELAYED]
     others = [Item("z", b"4", died=START - 1), REPEATED]
     engine.execute([cmd.Put("q", due), cmd.Put("q", others)], START)
 

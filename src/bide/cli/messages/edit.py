@@ -11,10 +11,10 @@ from bide.cli.errors import usage_error
 from bide.cli.input import Form, decode_body, read_body
 from bide.cli.message_output import print_outcomes
 from bide.cli.output import Output
-from bide.cli.rules import take_rule
+from bide.cli.rules import take_rule, take_window
 from bide.cli.store import CommandStore
 
-CLEARED = ("expires", "group", "headers", "repeat")
+CLEARED = ("expires", "group", "headers", "repeat", "window")
 """The fields that `bide edit` can take away."""
 
 
@@ -29,6 +29,8 @@ CLEARED = ("expires", "group", "headers", "repeat")
 @option.when
 @option.repeat
 @option.flag("--no-repeat", help="Stop repeating: this run is its last one.")
+@option.window
+@option.flag("--no-window", help="Let it be delivered at any time.")
 @option.if_version
 @option.max_body
 def edit(
@@ -50,7 +52,8 @@ def edit(
     you use --text or --bytes; '-' reads it from stdin.
 
     With --cron or --every it repeats from now on, by this rule: it is due at the first time of the
-    rule, unless --delay or --at says when.
+    rule, unless --delay or --at says when. With --window it is delivered in these hours from now
+    on; without --timezone they are in UTC. A message that repeats goes on to do so.
 
     In a pipe, the line is: id, "edited" or "no", state, why not. The exit code is 1 if it was not
     changed: a worker holds it, it is gone, or, with --if-version, it is no longer as you saw it.
@@ -61,8 +64,10 @@ def edit(
       bide edit orders order-42 '{"order": 42, "paid": true}'
       bide edit orders order-42 --group shop --no-headers --delay 5m
       bide edit mail ann/weekly --cron "0 10 * * MON" --timezone Europe/Berlin
+      bide edit calls ann --window "Mon-Fri 10:00-18:00" --timezone Europe/Berlin
     """
     changes: dict[str, Any] = {}
+    options["window"] = take_window(options)
     options["repeat"] = take_rule(options)
     for name in CLEARED:
         if options.pop(f"no_{name}"):

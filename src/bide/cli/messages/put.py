@@ -11,7 +11,7 @@ from bide.cli.errors import usage_error
 from bide.cli.input import CHUNK_BYTES, Form, check_size, decode_body, read_body
 from bide.cli.output import DONE, Bar, Output, plural, warn
 from bide.cli.putting import put_one
-from bide.cli.rules import take_rule
+from bide.cli.rules import take_rule, take_window
 from bide.cli.store import CommandStore, refuse_internal
 from bide.model.errors import StoreError
 from bide.queue.sync import Queue
@@ -65,6 +65,11 @@ def put(
     takes its place under the same id. It is first due at the first time of the rule, unless --delay
     or --at says when.
 
+    With --window, the message is delivered in these hours of the week only, in the time zone of
+    --timezone. A time without a day is of each day, and a day without a time is a whole one;
+    "Mon-Fri 09:00-12:00, 13:00-18:00; Sat 10:00-14:00" has several. What is due outside waits for
+    the next opening.
+
     \b
     Example:
       bide put orders '{"order": 42}' --delay 30m --id order-42
@@ -73,8 +78,11 @@ def put(
       producer | bide put events --lines --delay 10s
       bide put mail '"weekly"' --id ann/weekly --cron "0 9 * * MON" \\
         --timezone Europe/Berlin
+      bide put calls '"ann"' --window "Mon-Fri 09:00-18:00" \\
+        --timezone Europe/Berlin --holidays holidays.ics
     """
     refuse_internal(queue)
+    options["window"] = take_window(options)
     options["repeat"] = take_rule(options)
     form = form or "json"
     if lines:

@@ -9,7 +9,7 @@ from bide.cli.command import on_any_store
 from bide.cli.errors import usage_error
 from bide.cli.output import Output
 from bide.cli.putting import put_one
-from bide.cli.rules import take_rule
+from bide.cli.rules import take_rule, take_window
 from bide.cli.store import CommandStore, refuse_memory
 from bide.model.errors import InvalidArgument
 
@@ -40,7 +40,8 @@ def call(
     that reads like NAME=VALUE by name: note=a=b. Put -- before a negative number, or give it by
     name. The task checks the arguments as its `put` does.
 
-    With --cron or --every, the call repeats. Output and exit code are those of `bide put`.
+    With --cron or --every, the call repeats. With --window, it runs only in these hours. Output and
+    exit code are those of `bide put`.
 
     \b
     Example:
@@ -51,6 +52,7 @@ def call(
     """
     from bide.worker.app.loading import load_task
 
+    options["window"] = take_window(options)
     options["repeat"] = take_rule(options)
     task = load_task(target)
     texts_by_position, texts_by_name = _divided(arguments)

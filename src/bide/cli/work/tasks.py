@@ -38,8 +38,8 @@ def tasks(target: str, as_json: bool) -> None:
     may take as long as it does.
 
     In a pipe, each line is: kind (task, job, handler, source or schedule), name, queue, what it
-    takes, lease, concurrency, timeout, attempts, and the settings of the queue that the app
-    declares. Times are milliseconds.
+    takes, lease, concurrency, timeout, attempts, the settings of the queue that the app declares,
+    and its window. Times are milliseconds.
 
     \b
     Example:
@@ -58,6 +58,7 @@ def tasks(target: str, as_json: bool) -> None:
         line=lambda facts: [
             *(facts.get(name, "") for name in LINE_FACTS),
             settings_text(facts["declared"]),
+            facts.get("window", ""),
         ],
         cells=_cells,
         empty=f"{target} has no tasks, jobs or handlers; make one with @app.task",
@@ -75,5 +76,5 @@ def _cells(facts: dict[str, Any]) -> list[Cell]:
         str(facts["concurrency"]),
         "" if timeout is None else format_duration(timeout),
         "" if facts["attempts"] == MAX_ATTEMPTS else str(facts["attempts"]),
-        settings_text(facts["declared"]),
+        "; ".join(filter(None, (settings_text(facts["declared"]), facts.get("window", "")))),
     ]

@@ -11,7 +11,7 @@ from bide.cli.command import on_store
 from bide.cli.output import DONE, NAME, NOT_DONE, TEXT, Cell, Column, Output, warn
 from bide.cli.program import ListGroup
 from bide.cli.store import CommandStore
-from bide.cli.times import now_ms, rounded
+from bide.cli.times import now_ms, relative, rounded
 from bide.consuming.declared_settings import declared_of, shown
 from bide.model.times import settings_text
 from bide.observing.workers import WorkerProcess
@@ -47,7 +47,8 @@ def list_(store: CommandStore, out: Output) -> None:
     """List the worker processes that report that they are alive.
 
     Each line shows how many messages the process handles and how many it can, the message that has
-    run longest, and behind a queue the settings that its app declares. In a pipe, each line is:
+    run longest, and behind a queue the settings that its app declares and the window of its
+    handlers. In a pipe, each line is:
     name, messages that it handles, the longest of them, its milliseconds so far, milliseconds that
     its report is overdue, queues with commas between them.
 
@@ -136,8 +137,15 @@ def _cells(worker: WorkerProcess, declared: Declared) -> list[Cell]:
     if worker.silent is not None:
         state = f"silent for {rounded(worker.silent)}", "red"
     longest = "" if duration is None else f"{id} {rounded(duration)}"
-    queues = [
-        queue + (f" ({settings_text(declared[queue])})" if declared[queue] else "")
-        for queue in worker.queues
-    ]
+    queues = [_with_settings(queue, worker, declared) for queue in worker.queues]
     return [worker.holder, state, longest, ", ".join(queues)]
+
+
+def _with_settings(queue: str, worker: WorkerProcess, declared: Declared) -> str:
+    """Return a queue with its settings and the window in which the worker takes its messages."""
+    texts = [settings_text(declared[queue])] if declared[queue] else []
+    busy = worker.busy.get(queue)
+    if busy is not None and busy.hours is not None:
+        opening = "" if busy.opens is None else f", opens {relative(busy.opens)}"
+        texts.append(f"{busy.hours} in {busy.timezone}{opening}")
+    return f"{queue} ({'; '.join(texts)})" if texts else queue

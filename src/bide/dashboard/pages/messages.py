@@ -17,6 +17,7 @@ from bide.model.identity import check_name
 from bide.model.message import Message, size_of
 from bide.model.repeat import Cron, Every
 from bide.model.replies import Ends, Found, Page
+from bide.model.window import Window
 from bide.observing.explanation import Explanation
 from bide.observing.seen_runs import SeenRun
 from bide.queue.search import Query, query_of
@@ -38,6 +39,9 @@ class RuleFields(NamedTuple):
     cron: str = ""
     every: str = ""
     timezone: str = ""
+    hours: str = ""
+    """Those of its window."""
+    hours_timezone: str = ""
 
 
 def rule_fields(message: Message) -> RuleFields | None:
@@ -45,12 +49,25 @@ def rule_fields(message: Message) -> RuleFields | None:
     if message.state not in ("delayed", "ready"):  # a dead letter has no due time
         return None
     try:
-        rule = message.repeat
+        rule, window = message.repeat, message.window
     except InvalidArgument:
         return None
+    fields = RuleFields()
     if isinstance(rule, Cron):
-        return RuleFields(rule.expression, timezone=rule.timezone)
-    return RuleFields(every=rule.period) if isinstance(rule, Every) else RuleFields()
+        fields = RuleFields(rule.expression, timezone=rule.timezone)
+    elif isinstance(rule, Every):
+        fields = RuleFields(every=rule.period)
+    if window is None:
+        return fields
+    return fields._replace(hours=window.hours, hours_timezone=window.timezone)
+
+
+def _window(message: Message) -> Window | None:
+    """Return the window of a message; `None`: it has none, or it cannot be read here."""
+    try:
+        return message.window
+    except InvalidArgument:
+        return None
 
 
 def _fits_run(action: str, run: SeenRun | None) -> bool:
@@ -88,6 +105,7 @@ async def message(view: PageView) -> HtmlPage:
             "run": explanation.run,
             "local_date": message.local_date,
             "rule": rule_fields(message),
+            "window": _window(message),
             "queue": view.own(full),
             "body": None if view.refreshes else view.shown.body(message),
             "editable": None if view.refreshes else view.shown.editable(message),

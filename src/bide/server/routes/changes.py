@@ -1,6 +1,6 @@
 """Change messages that no worker holds: edit, reschedule, cancel, revive."""
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta
@@ -16,7 +16,7 @@ from bide.model.undoing import bulk_of
 from bide.queue.arguments import check_running
 from bide.queue.dates import dating, dating_page, with_new_date
 from bide.queue.dry_run import look_at_dead
-from bide.queue.steps import after_stop, unheld
+from bide.queue.steps import after_stop, edited, unheld
 from bide.server import wire
 from bide.server.call import ApiCall
 from bide.server.limits.request_bodies import check_fields
@@ -26,8 +26,6 @@ from bide.server.routes import given, undoing
 route = Routes("messages")
 
 _IF_MATCH = {"if-match": "The etag of a GET: fails if the message was edited or moved afterwards."}
-
-Conditional = TypeVar("Conditional", Cancel, Edit)
 
 
 class Chosen(wire.Selection, kw_only=True):
@@ -86,35 +84,41 @@ class RuleQuery(Chosen, kw_only=True):
 async def edit(call: ApiCall) -> Answer:
     """Change fields of a message.
 
-    Body, options, headers, the rule by which it repeats, or when it is due; all else stays, as do
-    its attempts and failures. The due time of a dead letter cannot be changed.
+    Body, options, headers, the rule by which it repeats, its window, or when it is due; all else
+    stays, as do its attempts and failures. The due time of a dead letter cannot be changed.
     """
     content = await given.one_of(call, given.Changed)
     check_fields(given.most_header_fields(content.headers))
     options: dict[str, Any] = {name: getattr(content, name) for name in EDITED}
     if content.repeat is not UNSET:
         options["repeat"] = None if content.repeat is None else content.repeat.rule
+    if content.window is not UNSET:
+        options["window"] = None if content.window is None else content.window.window
     options["headers"] = given.headers_of(content.headers) if bytes(content.headers) else UNSET
-    date = content.date(repeat=content.repeat is not UNSET)
-    command = call.arguments.edit(
-        [check_name(call.request.part("id"))],
-        await given.body_of(call, content),
-        content.delay,
-        content.new_due(date),
-        None,
-        decoded=True,
-        **options,
-    )
-    seen, command = await _only_if(call, command)
-    if date is not None and seen is not None:
-        dated = with_new_date(command, seen, date)
-        assert isinstance(dated, Edit)  # as the command is
-        command = dated
-    if date is not None and seen is None:
+    options |= {
+        "body": await given.body_of(call, content),
+        "delay": content.delay,
+        "decoded": True,
+    }
+    id = check_name(call.request.part("id"))
+    date = content.date(repeat=content.repeat is not UNSET, window=content.window is not UNSET)
+    options["at"] = content.new_due(date)
+    seen = await _seen(call)
+    version = None if seen is None else seen.version
+    if date is None:
+        command, outcome = await call.carry_out(
+            edited(call.arguments, id, if_version=version, **options)
+        )
+    elif seen is None:
+        command = call.arguments.edit([id], if_version=None, **options)
         outcome = await call.carry_out(dating(command, date))
     else:
+        undated = call.arguments.edit([id], if_version=version, **options)
+        dated = with_new_date(undated, seen, date)
+        assert isinstance(dated, Edit)  # as the command is
+        command = dated
         (outcome,) = (await call.ask(Outcomes, command)).outcomes
-    answer = given.changed(outcome, conditional=command.if_version is not None)
+    answer = given.changed(outcome, conditional=seen is not None)
     if seen is None:
         return answer
     version = _version_after(seen, command, outcome.due or 0)
@@ -217,16 +221,23 @@ async def cancel_where(call: ApiCall, query: CancelQuery) -> CancelledOut:
     return CancelledOut(count=affected.count, more=affected.more, stopping=affected.stopping)
 
 
-async def _only_if(call: ApiCall, command: Conditional) -> tuple[Message | None, Conditional]:
+async def _only_if(call: ApiCall, command: Cancel) -> tuple[Message | None, Cancel]:
     """Return the message that the caller saw, and the command with its version as the condition.
 
     Without an `if-match` that names a version: `None`, and the command unchanged.
     """
+    message = await _seen(call)
+    if message is None:
+        return None, command
+    return message, msgspec.structs.replace(command, if_version=message.version)
+
+
+async def _seen(call: ApiCall) -> Message | None:
+    """Return the message that the caller saw, by an `if-match` that names a version."""
     if_match = call.request.header("if-match")
     if if_match is None or if_match.strip() == "*":
-        return None, command
-    message = await given.chosen(call, if_match)
-    return message, msgspec.structs.replace(command, if_version=message.version)
+        return None
+    return await given.chosen(call, if_match)
 
 
 dead_letters = Routes("dead letters")

@@ -86,6 +86,8 @@ class Changed(RescheduleRequest, kw_only=True):
     """Text that travels beside the body; null: none."""
     repeat: wire.RepeatRule | UnsetType | None = UNSET
     """By which rule it repeats from now on; null: it repeats no longer."""
+    window: wire.WindowHours | UnsetType | None = UNSET
+    """In which hours it is delivered from now on; null: at any time."""
 
 
 async def item_of(call: ApiCall, query: PutQuery, id: str | None) -> Item:
@@ -205,6 +207,7 @@ async def to_item(call: ApiCall, message: wire.Given) -> Item:
         latest=message.latest,
         spread=message.spread,
         repeat=None if message.repeat is None else message.repeat.rule,
+        window=None if message.window is None else message.window.window,
         **options_of(message),
     )
     return call.arguments.item(new_message, decoded=True)

@@ -27,6 +27,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
 from bide.model.message import JOB, NewMessage
 from bide.model.times import Duration, Rate, milliseconds
+from bide.model.window import Window
 from bide.queue.aio import AsyncQueue
 from bide.queue.arguments import settings_of
 from bide.queue.sync import Queue
@@ -75,7 +76,7 @@ class Job(msgspec.Struct):
 
     def options(self) -> Mapping[str, Any]:
         """Return more options: `priority`, `expires`, `attempts`, `group`, `headers`, `spread`,
-        `repeat`."""
+        `repeat`, `window`."""
         return {}
 
     def still_wanted(self, *_: Any, **__: Any) -> Any:
@@ -185,6 +186,7 @@ class App(Periodic):
         group_limit: int | None = None,
         group_rate: Rate | None = None,
         overdue: "Recovery | str | None" = None,
+        window: Window | None = None,
     ) -> Callable[[F], F]:
         """Register a function that handles the messages of a queue. The function is not changed.
 
@@ -235,6 +237,8 @@ class App(Periodic):
             group_rate: `rate` for each group.
             overdue: what becomes of what is overdue after a gap without claims, such as
                 "spread 10m"; see `bide.model.recovery`.
+            window: the hours in which workers take messages for this, a `bide.Window`. What they
+                hold when it closes goes on.
 
         Raises:
             InvalidArgument: the function takes other parameters, a setting is not valid, or the
@@ -292,7 +296,7 @@ class App(Periodic):
                     in_thread=self._thread_context,
                     on_loop=self._loop_context,
                 )
-            self._add(queue, None, handler, lease, concurrency, settings)
+            self._add(queue, None, handler, lease, concurrency, settings, window)
             return function
 
         return register
@@ -315,6 +319,7 @@ class App(Periodic):
         group_limit: int | None = None,
         group_rate: Rate | None = None,
         overdue: "Recovery | str | None" = None,
+        window: Window | None = None,
     ) -> Callable[[J], J]:
         """Register a class whose instances are the work, a subclass of `bide.Job`.
 
@@ -345,6 +350,8 @@ class App(Periodic):
             group_rate: `rate` for each group.
             overdue: what becomes of what is overdue after a gap without claims, such as
                 "spread 10m"; see `bide.model.recovery`.
+            window: the hours in which workers take messages for this, a `bide.Window`. What they
+                hold when it closes goes on. The same for all jobs of a queue.
 
         Raises:
             InvalidArgument: it is not a `Job`, it has no `run`, its `run` or `still_wanted` takes
@@ -385,7 +392,7 @@ class App(Periodic):
             )
             # For lists: what a message carries is what the class takes, not what `run` does.
             handler = replace(handler, takes=str(inspect.signature(job_class)))
-            self._add(queue, job_name, handler, lease, concurrency, settings)
+            self._add(queue, job_name, handler, lease, concurrency, settings, window)
             job_class._name = job_name
             return job_class
 
@@ -414,6 +421,7 @@ class App(Periodic):
         group_limit: int | None = None,
         group_rate: Rate | None = None,
         overdue: "Recovery | str | None" = None,
+        window: Window | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
     def task(
         self,
@@ -436,6 +444,7 @@ class App(Periodic):
         group_limit: int | None = None,
         group_rate: Rate | None = None,
         overdue: "Recovery | str | None" = None,
+        window: Window | None = None,
     ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
         """Register a function that messages call: `@app.task`, or `@app.task(queue="orders")`.
 
@@ -479,6 +488,8 @@ class App(Periodic):
             group_rate: `rate` for each group.
             overdue: what becomes of what is overdue after a gap without claims, such as
                 "spread 10m"; see `bide.model.recovery`.
+            window: the hours in which workers take messages for this, a `bide.Window`. What they
+                hold when it closes goes on. The same for all tasks of a queue.
 
         Raises:
             InvalidArgument: the function takes arguments that a message cannot carry, the name is
@@ -526,7 +537,7 @@ class App(Periodic):
             handler = task.handler(timeout, warn_after)
             if within is not None:
                 handler = in_transaction(handler, within)
-            self._add_task(task.queue_name, task, handler, lease, concurrency, settings)
+            self._add_task(task.queue_name, task, handler, lease, concurrency, settings, window)
             return task
 
         return register if function is None else register(function)
@@ -550,6 +561,7 @@ class App(Periodic):
         lease: Duration,
         concurrency: int | None,
         settings: Mapping[str, int | str],
+        window: Window | None = None,
     ) -> None:
         """Let messages of a queue call a task. The arguments are those of `_add`.
 
@@ -557,7 +569,7 @@ class App(Periodic):
             InvalidArgument: the queue has a plain handler, or work of this name.
         """
         self._check_is_new_in(queue, task.name)
-        self._add(queue, task.name, handler, lease, concurrency, settings)
+        self._add(queue, task.name, handler, lease, concurrency, settings, window)
         self._queue_handlers[queue].tasks.add(task.name)
         self.tasks[task.name] = task
 

@@ -25,6 +25,8 @@ def facts_of(app: App) -> Iterator[dict[str, Any]]:
                 "attempts": handler.retry.attempts,
                 "declared": queue_handlers.settings,
             }
+            if queue_handlers.window is not None:
+                facts["window"] = str(queue_handlers.window)
             if handler.timeout is not None:
                 facts["timeout"] = round(handler.timeout * 1000)  # milliseconds, as the lease
             yield facts

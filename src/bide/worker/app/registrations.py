@@ -12,7 +12,9 @@ from bide.engines.registry import default_url, mask, opener
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
 from bide.model.limits import check_whole
+from bide.model.time_rule import checked_window
 from bide.model.times import Duration, settings_text
+from bide.model.window import Window
 from bide.queue.joining import JoiningQueue
 from bide.worker.app.lifespan import SHAPE, Lifespan
 from bide.worker.app.open_queues import OpenQueues
@@ -76,6 +78,7 @@ class Registrations:
         lease: Duration,
         concurrency: int | None,
         settings: Mapping[str, int | str],
+        window: Window | None = None,
     ) -> None:
         """Register a handler with the settings of its queue, which all its jobs must share.
 
@@ -86,11 +89,14 @@ class Registrations:
             lease: of the queue's messages.
             concurrency: how many deliveries of the queue a process runs; `None`: as usual.
             settings: those that the queue is to have, by name as `Configure` takes them.
+            window: in which it is worked on; `None`: always.
 
         Raises:
             InvalidArgument: one of them is not valid, or another job of the queue has another one.
         """
         lease_ms = lease_of(lease)
+        if window is not None:
+            checked_window(window)
         registered = self._queue_handlers.get(check_queue(queue))
         if concurrency is None:
             usual = ASYNC_CONCURRENCY if handler.is_async else SYNC_CONCURRENCY
@@ -104,12 +110,17 @@ class Registrations:
             )
         if registered is None:
             joining = JoiningQueue(queue, self._open_queues)
-            registered = QueueHandlers(queue, lease_ms, concurrency, joining=joining)
+            registered = QueueHandlers(queue, lease_ms, concurrency, joining=joining, window=window)
             self._queue_handlers[queue] = registered
         elif (registered.lease, registered.concurrency) != (lease_ms, concurrency):
             raise InvalidArgument(
                 f"queue {queue!r} has a lease of {registered.lease} ms and a concurrency of "
                 f"{registered.concurrency} already; give all its jobs the same"
+            )
+        elif registered.window != window:
+            raise InvalidArgument(
+                f"queue {queue!r} is worked on {_in_words(registered.window)} already; give all "
+                "its jobs and tasks the same window="
             )
         for name, value in settings.items():
             declared = registered.settings.setdefault(name, value)
@@ -141,3 +152,8 @@ class Registrations:
         if queue in self._queue_handlers:
             first = next(iter(self._queue_handlers[queue].handlers.values()))
             raise InvalidArgument(f"queue {queue!r} is handled by {first.name} already; {fix}")
+
+
+def _in_words(window: Window | None) -> str:
+    """Return when a queue is worked on."""
+    return "at all times" if window is None else f"{window}"

@@ -13,6 +13,7 @@ from bide.model.message import Message, NewMessage
 from bide.model.repeat import Repeat
 from bide.model.replies import Outcome
 from bide.model.times import Duration, Moment
+from bide.model.window import Window
 from bide.observing.explanation import Explanation
 from bide.queue.aio import AsyncQueue
 from bide.queue.arguments import OnConflict
@@ -123,6 +124,7 @@ class Task(Generic[P, R]):
         latest: Duration | None = None,
         spread: Duration | None = None,
         repeat: Repeat | None = None,
+        window: Window | None = None,
         within: object = None,
     ) -> "Later[P]":
         """Say when and how the function is to be called; `put` on what it returns says with what.
@@ -145,6 +147,7 @@ class Task(Generic[P, R]):
             spread: how long after the due time it is due at the latest: at a time within this span
                 that is always the same for the id.
             repeat: by which rule it repeats: `bide.Cron` or `bide.Every`.
+            window: in which hours it is made: a `bide.Window`.
             within: your connection to the store's own database; the call joins its transaction. If
                 the store is elsewhere, it waits in an outbox in that database.
 
@@ -169,6 +172,7 @@ class Task(Generic[P, R]):
             "latest": latest,
             "spread": spread,
             "repeat": repeat,
+            "window": window,
         }
         put_options = {"on_conflict": on_conflict, "if_version": if_version, "within": within}
         return Later(self, options, put_options)

@@ -1,5 +1,6 @@
 """The progress of schedules, messages that repeat and sources, read from their queues."""
 
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -11,8 +12,8 @@ from bide.model.message import Message
 from bide.model.recurrence import Recurrence
 from bide.model.repeat import Repeat
 from bide.model.replies import Counts, Ends, Found, Page
-from bide.model.runs import Run
-from bide.model.time_rule import repeat_of
+from bide.model.runs import Run, later_runs
+from bide.model.time_rule import repeat_of, window_of
 from bide.worker.periodic.chain import alive
 from bide.worker.periodic.source import read_window, source_of
 from bide.worker.periodic.ticks import SCHEDULE_ID, read_body, zone_of_ticks
@@ -120,14 +121,12 @@ def _next_times(message: Message, rule: Repeat, run: Run, count: int) -> list[in
     if run.held and message.state != "leased":
         return []
     most = count if run.left is None else min(count, run.left)
-    times: list[int] = []
-    at: int | None = message.due
-    if message.state == "leased":
-        at = None if run.held else rule.after(max(run.at, message.due))
-    while at is not None and len(times) < most:
-        times.append(at)
-        at = rule.after(max(at, run.at))
-    return times
+    times = [] if message.state == "leased" else [message.due]
+    if not run.held:
+        window = window_of(message.rule)
+        later = (run.due_in(window) for run in later_runs(rule, window, run, message.due))
+        times += islice(later, max(0, most - len(times)))
+    return times[:most]
 
 
 def declared_facts(queue: str, recurrence: Recurrence, first: int, count: int) -> dict[str, Any]:
