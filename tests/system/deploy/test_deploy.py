@@ -25,6 +25,7 @@ from bide.observing import families
 from bide.server.settings import PORT, Settings
 from bide.worker.process.supervisor import LEEWAY, SILENT
 from tests.docs.test_pages import ROOT
+from tests.system.deploy.images import health_check, instructions
 
 SERVER = ROOT / "deploy/bide.service"
 WORKER = ROOT / "deploy/bide-worker.service"
@@ -40,13 +41,6 @@ def unit(path: Path) -> dict[str, list[str]]:
             name, _, value = line.partition("=")
             found.setdefault(name, []).append(value)
     return found
-
-
-def steps() -> list[tuple[str, str]]:
-    """Return the instructions of the container file."""
-    text = re.sub(r"\\\n", " ", CONTAINER.read_text())
-    lines = [line for line in text.splitlines() if line and line[0] != "#"]
-    return [(line.partition(" ")[0], line.partition(" ")[2]) for line in lines]
 
 
 def command_of(words: list[str]) -> click.Command:
@@ -135,7 +129,7 @@ def test_systemd_understands_the_unit(tmp_path: Path, path: Path) -> None:
 
 
 def test_the_containers_instructions_fit() -> None:
-    told = dict(steps())
+    told = dict(instructions(CONTAINER))
     assert json.loads(told["ENTRYPOINT"]) == ["bide"]
     check_options(json.loads(told["CMD"]))
     assert told["EXPOSE"] == str(PORT)
@@ -244,7 +238,7 @@ def test_the_workers_command_starts_reloads_and_stops_as_systemd_wants(tmp_path:
 
 @pytest.mark.process
 def test_the_containers_command_answers_its_health_check(tmp_path: Path) -> None:
-    told = dict(steps())
+    told = dict(instructions(CONTAINER))
     port = free_port()
     environment = dict(pair.split("=", 1) for pair in shlex.split(told["ENV"]))
     environment |= {"BIDE_URL": f"sqlite:///{tmp_path}/bide.db", "BIDE_SERVE_PORT": str(port)}
@@ -255,7 +249,7 @@ def test_the_containers_command_answers_its_health_check(tmp_path: Path) -> None
         [*words, *create], cwd=tmp_path, capture_output=True, text=True, timeout=BOUND
     )
     assert made.stdout.startswith("bide_")
-    check = json.loads(told["HEALTHCHECK"].removeprefix("CMD "))
+    check = health_check(CONTAINER)
     assert check[:2] == ["python", "-c"]
     assert str(PORT) in check[2]
     healthy = [sys.executable, "-c", check[2].replace(str(PORT), str(port))]
@@ -269,7 +263,11 @@ def test_the_containers_command_answers_its_health_check(tmp_path: Path) -> None
 
 def test_both_ask_for_tokens_also_when_the_store_is_new() -> None:
     assert "BIDE_SERVE_AUTH=required" in unit(ROOT / "deploy/bide.service")["Environment"]
-    assert any("BIDE_SERVE_AUTH=required" in words for name, words in steps() if name == "ENV")
+    assert any(
+        "BIDE_SERVE_AUTH=required" in words
+        for name, words in instructions(CONTAINER)
+        if name == "ENV"
+    )
 
 
 ALERTS = ROOT / "deploy/prometheus-alerts.yml"

@@ -28,7 +28,7 @@ APP = "import bide\napp = bide.App()\n@app.handler('q')\ndef handle(body: dict):
 COMMANDS = {
     "worker": (["worker", "jobs:app"], "at work on q"),
     "serve": (["serve", "--port", "0"], "listening on"),
-    "dashboard": (["dashboard", "--port", "0"], "http://127.0.0.1:"),
+    "dashboard": (["dashboard", "--port", "0"], "url\thttp://"),
     "push": (["push"], "pushing, from"),
 }
 """By its name: the words of a command, and what it says once it has its store."""
