@@ -58,9 +58,9 @@ def reschedule(
             "reschedule takes an id (with --if-due or --if-version), or --group (with --after, "
             "--before, --dry-run and --undo)"
         )
+    check_date({"at": at, "delay": delay}, timezone)
     if (delay is None) == (at is None):
         raise usage_error("reschedule needs one new due time: --delay or --at")
-    check_date({"at": at, "delay": delay}, timezone)
     if timezone is not None and undoable:
         raise usage_error("--undo and --timezone cannot be used together")
     orders = store.queue(queue)
