@@ -18,14 +18,22 @@ from bide.clock import Clock, sleep
 from bide.lane.local_times import moving, take_behind
 from bide.lane.steps import following
 from bide.logs import logger
-from bide.model.commands import Command, Find, Put, Queues, Reschedule, Scan
+from bide.model.commands import (
+    Command,
+    Find,
+    ForecastCommand,
+    Put,
+    Queues,
+    Reschedule,
+    Scan,
+)
 from bide.model.errors import AccessDenied, InvalidArgument, StoreError, StoreFull
 from bide.model.identity import split_name
 from bide.model.internal_queues import InternalQueue, is_internal
 from bide.model.message import Item, Message
 from bide.model.replanning import Replanned, has_zone, replanned
-from bide.model.replies import Found, Names, Outcome, Outcomes, Page, expect
-from bide.model.times import LATEST
+from bide.model.replies import Forecasted, Found, Names, Outcome, Outcomes, Page, expect
+from bide.model.times import LATEST, UnixMs
 from bide.model.zones import ZoneData, is_newer, is_version, own_zones
 
 Ask = Callable[[Command], Awaitable[Any]]
@@ -55,6 +63,8 @@ class ZoneRecord(msgspec.Struct, frozen=True):
 
     zones: str = ""
     """The version; empty: nobody has looked yet."""
+    at: int = 0
+    """When it was planned by that, in Unix milliseconds."""
     version: str | None = None
     """That of the message which says so; `None`: there is none."""
 
@@ -63,6 +73,7 @@ class _Body(msgspec.Struct):
     """The body of a message in the internal queue."""
 
     zones: str
+    at: UnixMs = 0
 
 
 async def keep_planned(ask: Ask, clock: Clock) -> None:
@@ -88,18 +99,13 @@ async def keep_planned(ask: Ask, clock: Clock) -> None:
                 for queue in queues:
                     await update_queue(ask, queue, zones)
                 is_done = True
-            for queue in take_behind():
+            for queue, put in take_behind().items():
                 if clock.monotonic() - read_at.get(queue, -LOOK_AGAIN) >= LOOK_AGAIN:
                     read_at[queue] = clock.monotonic()
-                    await update_queue(ask, queue, zones, again=True)
+                    await update_queue(ask, queue, zones, put=put)
         except StoreError as error:  # it is away: the next look goes on
             _log.debug("messages are planned anew later: %s", error)
         await sleep(clock, LOOK_EVERY)
-
-
-async def updated(ask: Ask, queues: Sequence[str], zones: ZoneData) -> int:
-    """Plan the messages of some queues anew; return how many were moved."""
-    return sum([await update_queue(ask, queue, zones) for queue in queues])
 
 
 async def queues_of(ask: Ask) -> list[str]:
@@ -108,7 +114,7 @@ async def queues_of(ask: Ask) -> list[str]:
     return [name for name in names if not is_internal(name)]
 
 
-async def update_queue(ask: Ask, queue: str, zones: ZoneData, *, again: bool = False) -> int:
+async def update_queue(ask: Ask, queue: str, zones: ZoneData, *, put: float = 0) -> int:
     """Plan the messages of a queue anew if some data are greater than those it is planned by.
 
     What may not be read or changed is left to others.
@@ -117,28 +123,28 @@ async def update_queue(ask: Ask, queue: str, zones: ZoneData, *, again: bool = F
         ask: executes commands on the store.
         queue: the queue.
         zones: the data.
-        again: also if the queue is planned by these: an older process has put into it since.
+        put: also if the queue was planned by these before this time, in Unix milliseconds: an
+            older process has put into it since; `inf`: in any case.
 
     Returns:
         How many messages were moved.
     """
     try:
         record = await record_of(ask, queue)
-        is_newer_here = is_newer(zones.version, record.zones)
-        if not (is_newer_here or (again and zones.version == record.zones)):
+        is_same = zones.version == record.zones
+        if not (is_newer(zones.version, record.zones) or (is_same and record.at < put)):
             return 0
+        begun = expect(Forecasted, await ask(ForecastCommand(queue, 1, 0))).start
         count, reads = 0, 0
         async for messages in dated(ask, queue):
             reads += 1 + len(messages)
             count += await _move(ask, queue, what_moves(messages, zones))
         _log_moved(queue, count, zones)
         # Of a queue with a page of other messages nothing is remembered: to read it is as cheap.
-        while (
-            reads > 1
-            and is_newer(zones.version, record.zones)
-            and not await _write(ask, queue, record, zones.version)
-        ):
-            record = await record_of(ask, queue)  # another process has written its version
+        while reads > 1 and not is_newer(record.zones, zones.version):
+            if await _write(ask, queue, record, zones.version, begun):
+                break
+            record = await record_of(ask, queue)  # another process has written
     except (AccessDenied, StoreFull) as error:
         _log.warning("%s is not planned by time zones %s: %s", queue, zones.version, error)
         return 0
@@ -152,10 +158,10 @@ async def record_of(ask: Ask, queue: str) -> ZoneRecord:
     if message is None or message.state != "delayed":
         return ZoneRecord()
     try:
-        version = msgspec.json.decode(message.data, type=_Body).zones
+        body = msgspec.json.decode(message.data, type=_Body)
     except msgspec.MsgspecError:
-        version = ""
-    return ZoneRecord(version if is_version(version) else "", message.version)
+        body = _Body("")
+    return ZoneRecord(body.zones if is_version(body.zones) else "", body.at, message.version)
 
 
 def _place_of(queue: str) -> tuple[str, list[str]]:
@@ -163,10 +169,13 @@ def _place_of(queue: str) -> tuple[str, list[str]]:
     return InternalQueue.ZONES.beside(queue), [split_name(queue)[1]]
 
 
-async def _write(ask: Ask, queue: str, record: ZoneRecord, version: str) -> bool:
-    """Write the version of a queue, unless another process has done so; return whether it did."""
+async def _write(ask: Ask, queue: str, record: ZoneRecord, version: str, at: int) -> bool:
+    """Write by which version a queue is planned, and since when, if the record is as it was read.
+
+    Returns whether it was.
+    """
     internal, (name,) = _place_of(queue)
-    item = Item(name, msgspec.json.encode(_Body(version)), at=LATEST)
+    item = Item(name, msgspec.json.encode(_Body(version, at)), at=LATEST)
     if record.version is None:
         command = Put(internal, [item])
     else:

@@ -15,8 +15,9 @@ from bide.model.message import Message
 from bide.model.replanning import Replanned, has_zone, is_behind, replanned
 from bide.model.zones import own_zones
 
-_behind: set[str] = set()
-"""Queues with messages that processes with smaller data have put, as claims have shown."""
+_behind: dict[str, int] = {}
+"""Queues in which claims have shown messages that were planned by smaller data, and when the latest
+of them was first put, in Unix milliseconds."""
 
 _behind_lock = Lock()
 
@@ -39,8 +40,8 @@ def later(message: Message, queue: str, now: int) -> Replanned | None:
     zones = own_zones()
     if is_behind(message, zones):
         with _behind_lock:
-            if len(_behind) < MOST_BEHIND:
-                _behind.add(queue)
+            if queue in _behind or len(_behind) < MOST_BEHIND:
+                _behind[queue] = max(_behind.get(queue, 0), message.created or 0)
     try:
         anew = replanned(message, zones)
     except InvalidArgument:  # these data do not have its zone, and so say nothing of it
@@ -48,10 +49,11 @@ def later(message: Message, queue: str, now: int) -> Replanned | None:
     return None if anew is None or anew.due <= now else anew
 
 
-def take_behind() -> set[str]:
+def take_behind() -> dict[str, int]:
     """Return the queues in which claims have shown messages planned by smaller data; forget them.
 
-    There may be others that are due earlier by the data of this process.
+    There may be others that are due earlier by the data of this process. With each queue comes the
+    time at which the latest of those claimed was first put, in Unix milliseconds.
     """
     with _behind_lock:
         queues = _behind.copy()

@@ -3,7 +3,8 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,7 +27,7 @@ from bide.consuming.zone_update import (
     update_queue,
     what_moves,
 )
-from bide.model.errors import InvalidArgument
+from bide.model.errors import AccessDenied, InvalidArgument
 from bide.model.zones import ZoneData, is_newer, own_zones
 
 T = TypeVar("T")
@@ -133,8 +134,10 @@ async def _planned(ask: Ask, own: ZoneData) -> list[PlannedQueue]:
             counts.update(message.repeats for message in messages)
             moving += len(what_moves(messages, own))
         if counts:
-            record = await record_of(ask, queue)
-            planned.append(PlannedQueue(queue, record.zones, counts[False], counts[True], moving))
+            version = ""
+            with suppress(AccessDenied):  # a token that may not read the queues of bide itself
+                version = (await record_of(ask, queue)).zones
+            planned.append(PlannedQueue(queue, version, counts[False], counts[True], moving))
     return planned
 
 
@@ -210,7 +213,7 @@ def _apply(store: CommandStore, out: Output, own: ZoneData) -> bool:
 
     async def update(ask: Ask) -> dict[str, int]:
         return {
-            queue: await update_queue(ask, queue, own, again=True) for queue in await queues_of(ask)
+            queue: await update_queue(ask, queue, own, put=inf) for queue in await queues_of(ask)
         }
 
     counts = {queue: count for queue, count in _run(store, update).items() if count}
