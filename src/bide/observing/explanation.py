@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from bide.model.window import Window
     from bide.observing.seen_runs import SeenRun
 
+OPENING_MS = 1_000
+"""How long after the opening of its window a message is due, at the most, that waits for it: a claim
+returns it with a delay, which counts from a little later."""
+
 Reason = Literal[
     "missing",
     "delayed",
@@ -226,7 +230,7 @@ class Explanation(msgspec.Struct, frozen=True):
             return None
 
     def _closed(self, due: int | None) -> Iterator[Cause]:
-        """Yield that the window of a message due at a time is closed then, or until then."""
+        """Yield that the window of a message due at a time is closed then, or opens then."""
         window, now = self._window, self.facts.now
         if window is None or due is None or due >= LATEST:
             return
@@ -234,7 +238,11 @@ class Explanation(msgspec.Struct, frozen=True):
 
         start = max(due, now)
         opening = window.opening(start)
-        if opening > start or now < opening == window.opening(now):
+        waits = opening > start
+        if not waits and due > now:
+            opening = window.opening(due - OPENING_MS)
+            waits = opening > due - OPENING_MS
+        if waits:
             values = {"opening": Opening(opening, window.timezone, now), "window": window}
             yield Cause("window", "window", values)
 

@@ -34,7 +34,12 @@ def calls(tmp_path: Path, clock: FakeClock) -> Any:
 def test_a_put_waits_for_the_opening(calls: bide.Queue) -> None:
     calls.put("x", id="a", delay="2h", window=OFFICE)
     told = calls.explain("a")
-    assert told.reasons == ("delayed",)  # it is open now, and the next opening is far away
+    assert told.reasons == ("delayed", "window")
+    assert told.sentence.endswith(WAITS)
+    calls.put("x", id="c", at=datetime(2026, 12, 14, 8, 0, 2, tzinfo=UTC), window=OFFICE)
+    assert calls.explain("c").reasons == ("delayed",)
+    calls.put("x", id="d", at=datetime(2026, 12, 14, 8, 0, 0, 9_000, tzinfo=UTC), window=OFFICE)
+    assert calls.explain("d").sentence.endswith(WAITS)
     calls.put("x", id="b", window=bide.Window("Sat 09:00-10:00", "Europe/Berlin"))
     told = calls.explain("b")
     assert told.reasons == ("delayed", "window")
