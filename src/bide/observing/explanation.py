@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bide.observing.seen_runs import SeenRun
 
 OPENING_MS = 1_000
-"""How long after the opening of its window a message is due, at the most, that waits for it: a claim
+"""How long after the opening of its window a message that waits for it is due, at the most: a claim
 returns it with a delay, which counts from a little later."""
 
 Reason = Literal[
