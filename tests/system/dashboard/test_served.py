@@ -84,7 +84,7 @@ def test_a_jwt_begins_no_session_whatever_its_subject_is(served: Served) -> None
             assert guest.client.with_token(jwt).get("/v1").status == 200
             refused = guest.log_in(jwt)
             assert (refused.status, guest.cookie) == (401, "")
-            assert b"only a token of bide begins a session" in refused.data
+            assert b"only a bide token can begin a session" in refused.data
 
 
 def test_a_token_begins_a_session(served: Served) -> None:

@@ -369,7 +369,7 @@ def test_what_is_there_stays_readable(put: Any, text: str, postgres_url: Callabl
     put(text, checked=False)
     message = queue.get("a")
     assert message is not None
-    with pytest.raises(UnreadableBody, match=r"no JSON that can be read .*message\.data"):
+    with pytest.raises(UnreadableBody, match=r"not readable JSON .*message\.data"):
         message.body  # noqa: B018
     assert message.data == text.encode()
     shown = subprocess.run(
@@ -406,4 +406,4 @@ def test_a_handler_gets_a_dead_letter_with_the_reason(put: Any) -> None:
     assert bodies == [0]
     (dead,) = put.queue.dead()
     assert dead.id == "a"
-    assert "no JSON that can be read" in dead.failures[-1].reason
+    assert "not readable JSON" in dead.failures[-1].reason

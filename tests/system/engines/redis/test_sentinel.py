@@ -314,7 +314,7 @@ def test_what_else_may_be_wrong_is_said(group: SentinelGroup, open_engine: Open)
         open_engine(f"redis+sentinel://{group.hosts}/others")
     with pytest.raises(StoreUnavailable, match=r"no sentinel names a master .*do the sentinels"):
         open_engine(f"redis+sentinel://127.0.0.1:1,127.0.0.1:2/{NAME}?reconnect=50ms")
-    with pytest.raises(StoreUnavailable, match="or no sentinel"):
+    with pytest.raises(StoreUnavailable, match="or not a sentinel"):
         open_engine(f"redis+sentinel://127.0.0.1:{group.master().port}/{NAME}")
     first = group.hosts.partition(",")[0]
     for scheme in ("redis", "redis+cluster"):
