@@ -73,7 +73,7 @@ def plain(data: bytes, replacements: dict[str, type] | None = None) -> Any:
         {'order': [42]}
         >>> plain(pickle.dumps(print))
         Traceback (most recent call last):
-        bide.importing.source.NotTakenOver: its pickle has a builtins.print, which is no ...
+        bide.importing.source.NotTakenOver: its pickle has a builtins.print, which is not ...
     """
     try:
         _check_steps(data)
