@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 OPENING_MS = 1_000
 """How long after the opening of its window a message that waits for it is due, at the most: a claim
-returns it with a delay, which counts from a little later."""
+returns it with a delay, which begins a little later."""
 
 Reason = Literal[
     "missing",

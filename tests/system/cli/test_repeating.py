@@ -291,7 +291,7 @@ def test_a_cancel_while_a_worker_holds_it_ends_it(run: Bide, held_by: bide.Queue
         "longer\n",
         result.output,
     )
-    assert message(held_by).rule is None
+    assert not message(held_by).repeats
     assert run("cancel", "orders", "a").output.startswith("a\tno\tleased\tweb-1:99 holds it until")
 
 

@@ -38,8 +38,8 @@ def tasks(target: str, as_json: bool) -> None:
     may take as long as it does.
 
     In a pipe, each line is: kind (task, job, handler, source or schedule), name, queue, what it
-    takes, lease, concurrency, timeout, attempts, the settings of the queue that the app declares,
-    and its window. Times are milliseconds.
+    takes, lease, concurrency, timeout, attempts, and the settings of the queue that the app
+    declares, with its window. Times are milliseconds.
 
     \b
     Example:
@@ -57,8 +57,7 @@ def tasks(target: str, as_json: bool) -> None:
         facts=lambda facts: {**facts, "declared": shown(facts["declared"])},
         line=lambda facts: [
             *(facts.get(name, "") for name in LINE_FACTS),
-            settings_text(facts["declared"]),
-            facts.get("window", ""),
+            _settings(facts),
         ],
         cells=_cells,
         empty=f"{target} has no tasks, jobs or handlers; make one with @app.task",
@@ -76,5 +75,10 @@ def _cells(facts: dict[str, Any]) -> list[Cell]:
         str(facts["concurrency"]),
         "" if timeout is None else format_duration(timeout),
         "" if facts["attempts"] == MAX_ATTEMPTS else str(facts["attempts"]),
-        "; ".join(filter(None, (settings_text(facts["declared"]), facts.get("window", "")))),
+        _settings(facts),
     ]
+
+
+def _settings(facts: dict[str, Any]) -> str:
+    """Return the settings of a queue that the app declares, and its window."""
+    return "; ".join(filter(None, (settings_text(facts["declared"]), facts.get("window"))))
