@@ -1,6 +1,8 @@
 """Local dates on each kind of store, and what becomes of them when the rules of zones change."""
 
 import asyncio
+import os
+import zoneinfo
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -33,7 +35,7 @@ class Killed(Exception):
 @pytest.fixture(
     params=[pytest.param(kind, marks=pytest.mark.full if kind in SLOW else ()) for kind in STORES]
 )
-def url(request: pytest.FixtureRequest) -> Iterator[str]:
+def url(request: pytest.FixtureRequest, old_zones: Path) -> Iterator[str]:
     with url_of(request.param, request) as url:
         yield url
 
@@ -45,9 +47,13 @@ def orders(url: str) -> Iterator[bide.Queue]:
 
 
 @pytest.fixture(autouse=True)
-def old_zones(tmp_path: Path) -> Iterator[Path]:
-    """Let this process have time zones in which a town is two hours ahead of UTC."""
+def old_zones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Let this process have time zones in which a town is two hours ahead of UTC.
+
+    So does a server that it starts.
+    """
     folder = write_zones(tmp_path / "zones-2099a", "2099a", {TOWN: BEFORE})
+    monkeypatch.setenv("PYTHONTZPATH", os.pathsep.join([str(folder), *zoneinfo.TZPATH]))
     with machine_with(folder):
         yield folder
 
