@@ -27,6 +27,9 @@ SUITE = "bookworm"
 PYTHON = "3.11"
 """Of that suite."""
 
+PATH = "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""As in the image of Python."""
+
 INDEX = "/index"
 """The folder in an image that stands for the package index."""
 
@@ -136,7 +139,7 @@ class Image:
 
     def __init__(self, root: Path, base: Path, index: Path, path: Path, context: Path) -> None:
         self.root = root
-        self.environment = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+        self.environment = {"PATH": PATH}
         self.user = "0"
         self.folder = "/"
         run("cp", "--archive", "--reflink=auto", base, root)

@@ -230,7 +230,7 @@ def test_a_store_of_a_newer_bide_is_left_as_it_is(here: Path) -> None:
     other.commit()
     other.close()
     with bide.Queue("orders", f"sqlite:///{here}/bide.db") as orders:
-        with pytest.raises(SchemaTooNew, match=r"schema 99, .*pip install --upgrade bide"):
+        with pytest.raises(SchemaTooNew, match=r"schema 99, .*upgrade bide here"):
             orders.counts()
 
 

@@ -32,7 +32,7 @@ def is_current(run: Run, path: Path) -> bool:
     if version > known:
         raise SchemaTooNew(
             f"{path} was made by a newer bide (schema {version}, this one knows up to {known}); "
-            "it was left as it is. Upgrade with: pip install --upgrade bide"
+            "it was left as it is: upgrade bide here"
         )
     return version == known
 
