@@ -145,7 +145,7 @@ class OnServer:
         driver.put("a", delay=5, rule=spaced, run=odd_run)
         message = driver.get("a")
         assert (message.rule, message.run) == (spaced, odd_run)
-        for rule, run in [("other", RUNS[0]), (RULE, "1"), (RULE, None), (None, RUNS[0])]:
+        for rule, run in [("other", RUNS[0]), ("other", None), (RULE, "1"), (None, RUNS[0])]:
             with pytest.raises(InvalidArgument):
                 driver.put("b", rule=rule, run=run)
             with pytest.raises(InvalidArgument):
