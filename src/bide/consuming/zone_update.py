@@ -51,7 +51,7 @@ LOOK_AGAIN = 3_600.0
 _log = logger("bide.zones")
 
 
-class Moved(NamedTuple):
+class DueMove(NamedTuple):
     """A message that other data of time zones plan for another time."""
 
     message: Message
@@ -153,8 +153,8 @@ async def update_queue(ask: Ask, queue: str, zones: ZoneData, *, put: float = 0)
 
 async def record_of(ask: Ask, queue: str) -> ZoneRecord:
     """Return by which version of time zones the messages of a queue are planned."""
-    found = expect(Found, await ask(Find(*_place_of(queue))))
-    (message,) = found.messages
+    reply = expect(Found, await ask(Find(*_place_of(queue))))
+    (message,) = reply.messages
     if message is None or message.state != "delayed":
         return ZoneRecord()
     try:
@@ -198,9 +198,9 @@ async def dated(ask: Ask, queue: str) -> AsyncIterator[list[Message]]:
         scan = following(scan, page)
 
 
-def what_moves(messages: Sequence[Message], zones: ZoneData) -> list[Moved]:
+def what_moves(messages: Sequence[Message], zones: ZoneData) -> list[DueMove]:
     """Return which messages some data plan for another time, and for which."""
-    moved: list[Moved] = []
+    moved: list[DueMove] = []
     for message in messages:
         try:
             anew = replanned(message, zones)
@@ -208,11 +208,11 @@ def what_moves(messages: Sequence[Message], zones: ZoneData) -> list[Moved]:
             _log.warning("%s of %s is not planned anew: %s", message.id, message.queue, error)
             continue
         if anew is not None:
-            moved.append(Moved(message, anew))
+            moved.append(DueMove(message, anew))
     return moved
 
 
-async def _move(ask: Ask, queue: str, moved: Sequence[Moved]) -> int:
+async def _move(ask: Ask, queue: str, moved: Sequence[DueMove]) -> int:
     """Move messages, each unless it has changed since it was read; return how many were moved."""
     # A version does not cover the due time of a run, so that comes first, if it is as it was read.
     dues: defaultdict[tuple[int, int], list[str]] = defaultdict(list)

@@ -53,8 +53,8 @@ def dating(command: Reschedule | Edit, date: PlannedDate) -> Steps[Outcome]:
     """
     tries = TRIES
     while True:
-        found: Found = yield Find(command.queue, command.ids)
-        (message,) = found.messages
+        lookup: Found = yield Find(command.queue, command.ids)
+        (message,) = lookup.messages
         dated = command if message is None else with_new_date(command, message, date)
         reply: Outcomes = yield dated
         (outcome,) = reply.outcomes

@@ -116,7 +116,7 @@ def recovering(
 
 def _bulks(queue: str, undo: str, moves: list[Move], actor: str | None) -> list[Bulk]:
     """Return the changes of the messages of a page."""
-    gone = [move.message for move in moves if move.fate in ("dropped", "superseded")]
+    cancelled = [move.message for move in moves if move.fate in ("dropped", "superseded")]
     by_priority: defaultdict[int | None, list[Move]] = defaultdict(list)
     for move in moves:
         if move.moves:
@@ -135,8 +135,10 @@ def _bulks(queue: str, undo: str, moves: list[Move], actor: str | None) -> list[
         )
         for priority, changed in by_priority.items()
     ]
-    if gone:
-        bulks.append(Bulk(queue=queue, undo=undo, actor=actor, verb="cancel", **_as_seen(gone)))
+    if cancelled:
+        bulks.append(
+            Bulk(queue=queue, undo=undo, actor=actor, verb="cancel", **_as_seen(cancelled))
+        )
     return bulks
 
 

@@ -159,8 +159,8 @@ def _sentence(queue: str, result: Recovered, applies: bool) -> str:
         (result.changed, "changed meanwhile, and left"),
     ]
     text = ", ".join(f"{count:,} {words}" for count, words in parts if count)
-    found = f"{plural(result.overdue, 'message')} overdue"
-    return f"{queue}: {found}{': ' if text else ''}{text}"
+    overdue = f"{plural(result.overdue, 'message')} overdue"
+    return f"{queue}: {overdue}{': ' if text else ''}{text}"
 
 
 def _print_details(out: Output, queue: str, result: Recovered, applies: bool) -> None:

@@ -20,7 +20,7 @@ from bide.cli.times import iso, local
 from bide.cli.zone_files import zones_in
 from bide.consuming.zone_update import (
     Ask,
-    Moved,
+    DueMove,
     dated,
     queues_of,
     record_of,
@@ -158,8 +158,8 @@ def _show_moves(store: CommandStore, out: Output, data: ZoneData) -> None:
             "what is planned by these does not move"
         )
 
-    async def moves(ask: Ask) -> list[Moved]:
-        moved: list[Moved] = []
+    async def moves(ask: Ask) -> list[DueMove]:
+        moved: list[DueMove] = []
         for queue in await queues_of(ask):
             async for messages in dated(ask, queue):
                 moved += what_moves(messages, greater)
@@ -175,7 +175,7 @@ def _show_moves(store: CommandStore, out: Output, data: ZoneData) -> None:
     )
 
 
-def _move_facts(moved: Moved) -> dict[str, Any]:
+def _move_facts(moved: DueMove) -> dict[str, Any]:
     message, anew = moved
     return {
         "queue": message.queue,
@@ -186,12 +186,12 @@ def _move_facts(moved: Moved) -> dict[str, Any]:
     }
 
 
-def _rule_in_words(moved: Moved) -> str:
+def _rule_in_words(moved: DueMove) -> str:
     """Return the date or the rule of a message."""
     return str(moved.message.local_date or words_of(moved.message))
 
 
-def _move_cells(moved: Moved) -> list[Cell]:
+def _move_cells(moved: DueMove) -> list[Cell]:
     message, anew = moved
     return [
         message.queue,

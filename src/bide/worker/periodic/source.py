@@ -90,12 +90,12 @@ class Source:
 
     def run(self, handling: Handling) -> Any:
         """Ask for the window that the chain has opened; an async source returns an awaitable."""
-        window: Window = handling.extra_argument
+        window: AskedWindow = handling.extra_argument
         return window.ask_async() if self.is_async else window.ask(handling)
 
 
 @dataclass(eq=False)
-class Window:
+class AskedWindow:
     """One request to a source. Only one batch of its messages is in memory."""
 
     source: Source
@@ -331,7 +331,7 @@ class SourceWindows(Links):
         after = min(after, asked_at)
         # Before the put: what is acked meanwhile must be remembered.
         await self.remember(source.queue, source.keep)
-        window = Window(source, self.store_client, max(0, after), asked_at + source.window)
+        window = AskedWindow(source, self.store_client, max(0, after), asked_at + source.window)
         handling.extra_argument = window
         began = clock.monotonic()
         try:
