@@ -145,6 +145,7 @@ OF_A_SERVER: dict[str, tuple[type, str]] = {
     "bide-tokens": (Service, "keep_tokens"),
     "bide-heartbeat": (Heartbeat, "keep"),
     "bide-push": (Pusher, "run"),
+    "bide-zones": (Service, "keep_planned"),
 }
 
 OF_A_SUPERVISOR = {"bide-stop-requests": "_hear_requests", "bide-reload": "_watch"}

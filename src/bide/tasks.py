@@ -40,6 +40,7 @@ The others do one thing. Who waits for them gets what they raise, or they log it
 | counts a namespace | `bide.server.limits.quotas` |
 | works while the client may leave | `bide.server.limits.request_bodies` |
 | waits for the end of a message | `bide.server.service` |
+| applies the plan of a queue for what is overdue | `bide.server.overdue_plans` |
 | shakes hands | `bide.server.http.tls` |
 | answers a request | `bide.server.http.exchange` |
 | fetches the keys of an issuer | `bide.server.access.oidc` |

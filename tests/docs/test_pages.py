@@ -217,7 +217,7 @@ def test_commands_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def parse(words: list[str]) -> None:
     """Have the command line understand a command, and not carry it out."""
     for word in words:
-        if re.fullmatch(r"\w+\.\w+", word):
+        if re.fullmatch(r"[\w.-]+\.\w+", word):
             Path(word).touch()  # a file that a command reads has to be there
     with patch.object(click.Command, "invoke"):
         click.Group.main(bide, words, "bide", standalone_mode=False)

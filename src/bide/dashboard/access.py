@@ -10,7 +10,8 @@ from bide.model.errors import InvalidArgument
 from bide.server.access.rights import ALL_QUEUES, RIGHT_OF_VERB, Caller, Right
 
 RIGHTS: dict[str, Right] = {
-    **RIGHT_OF_VERB,
+    # A postponement is a part of a recovery, which the dashboard has no form for.
+    **{verb: right for verb, right in RIGHT_OF_VERB.items() if verb != "postpone"},
     "edit": "change",
     "hold": "change",
     "resume": "change",

@@ -114,7 +114,9 @@ class NewMessage(_Put):
     Args:
         body: any JSON value, or bytes.
         delay: how long from now until it is due; not together with `at`. Due at once by default.
-        at, timezone: its due time, or its local date and the zone, as of `Queue.put`.
+        at: its due time: an aware `datetime`, or Unix seconds; with `timezone` a local date, as text
+            or a naive `datetime`.
+        timezone: the zone of a local date, such as "Europe/Paris".
         id: your own id, 1 to 512 bytes; random by default.
         priority: 0 to 255; higher goes first among messages that are due.
         expires: how long after its due time it may be delivered; without limit by default.

@@ -637,8 +637,9 @@ class Queue(BaseQueue):
             id: of the message.
             delay: how long from now until it is due.
             at: the due time instead.
-            timezone: as for `put`, with a local date; not with `undo` and `within`. A message that
-                repeats moves to that time, and keeps its rule.
+            timezone: of a local date, such as "Europe/Paris": `at` is then a text such as
+                "2027-03-28 09:00", or a naive `datetime`; not with `undo` and `within`. A message
+                that repeats moves to that time, and keeps its rule.
             if_due: only if this is still its due time.
             if_version: only the version that you saw, by its `Message.version`.
             group: instead of an id: all messages of this group that no worker holds,
@@ -719,7 +720,8 @@ class Queue(BaseQueue):
                 message that repeats goes on to do so.
             delay: how long from now until it is due; not of a dead letter, see `revive`.
             at: the due time instead.
-            timezone: as for `reschedule`, with a local date; not together with `repeat`.
+            timezone: of a local date, such as "Europe/Paris": `at` is then a text such as
+                "2027-03-28 09:00", or a naive `datetime`; not together with `repeat`.
             if_version: only the version that you saw, by its `Message.version`.
 
         Returns:

@@ -257,6 +257,8 @@ def named_commands() -> Iterator[tuple[Any, str | cmd.Lease]]:
     yield cmd.Cancel("q", ["a"], running=True), "a"
     yield cmd.Release("q", ["a"]), "a"
     yield cmd.Edit("q", ["a"], priority=3), "a"
+    for due in (NOW, NOW + LATER):
+        yield cmd.Postpone("q", ["a"], [due]), "a"
     yield cmd.Purge("q", "dead", ids=["a"]), "a"
 
 

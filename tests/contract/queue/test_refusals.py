@@ -37,7 +37,7 @@ PUTS: list[tuple[dict[str, Any], str]] = [
     ({"expires": START // 1000}, "looks like a time in Unix seconds, .* give a length"),
     (
         {"at": "tomorrow"},
-        "at cannot be a str; give an aware datetime, as datetime.fromisoformat",
+        "at='tomorrow' is a text, and so a local date: add its zone, as timezone='Europe/Paris'",
     ),
     ({"delay": -1}, "delay=-1 is negative; for now give 0.*at="),
     ({"delay": timedelta(days=-1)}, "is negative"),

@@ -177,6 +177,7 @@ def test_completion_of_commands_queues_and_options(url: str) -> None:
         "reopen-group",
         "reschedule",
         "result",
+        "recover",
         "resume",
         "retry",
         "release",

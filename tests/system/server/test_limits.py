@@ -322,6 +322,7 @@ ELSEWHERE = {
     "MAX_RECEIVER_INTERIM": "targets/http/test_bad_receivers.py",
     "MAX_RETURNED": "../src/bide/testing/conformance/scanning.py",
     "MAX_RESULT": "queue/test_reading.py",
+    "MAX_PLAN": "model/test_recovery.py",
     "MAX_RULE": "server/test_repeating.py",
     "MAX_RUN": "server/test_repeating.py",
     "MAX_SUBSCRIPTIONS": "targets/http/test_subscriptions.py",

@@ -16,7 +16,7 @@ from bide.server.settings import Settings
 from tests.system.server.client import Q
 from tests.system.server.conftest import Serve
 from tests.system.server.process import ServerProcess
-from tests.system.server.test_processes import run
+from tests.system.server.test_processes import run_process
 
 LEASE = 4
 PATIENCE = 60.0
@@ -213,7 +213,7 @@ def test_subscriptions_and_tokens_are_kept_by_the_other(serve: Serve, tmp_path: 
     behind = serve()
     client = serve(store=behind.url)
     assert "at its own /v1/subscriptions" in client.get("/v1/subscriptions").problem["detail"]
-    done = run(tmp_path, "token", "create", "--scope", "read", "--url", behind.url)
+    done = run_process(tmp_path, "token", "create", "--scope", "read", "--url", behind.url)
     assert done.returncode == 2
     assert "use the URL of the store that it serves" in done.stderr
 
@@ -227,5 +227,5 @@ def test_it_cannot_ask_for_tokens(more: dict[str, Any]) -> None:
 
 
 def test_check_finds_it_fit(serve: Serve, tmp_path: Path) -> None:
-    done = run(tmp_path, "serve", "--check", "--port", "0", "--store", serve().url)
+    done = run_process(tmp_path, "serve", "--check", "--port", "0", "--store", serve().url)
     assert (done.returncode, done.stderr) == (0, "")

@@ -137,7 +137,7 @@ def test_a_store_that_lives_in_this_process(tmp_path: Path) -> None:
 
 
 def test_what_is_no_connection(in_sqlite: bide.Queue) -> None:
-    with wrong(r"not a builtins\.str"):
+    with wrong(r"not builtins\.str"):
         in_sqlite.put(1, within="shop.db")
 
 
@@ -232,12 +232,12 @@ def test_connections_of_event_loops_are_for_async_queues(in_postgres: bide.Queue
 
     async def main() -> None:
         connection = await psycopg.AsyncConnection.connect(libpq(url))
-        with wrong("an? AsyncConnection is asynchronous: use bide.AsyncQueue"):
+        with wrong("AsyncConnection is asynchronous: use bide.AsyncQueue"):
             in_postgres.put(1, within=connection)
         await connection.close()
         with psycopg.connect(libpq(url)) as blocking:
             async with bide.AsyncQueue("orders", url) as orders:
-                with wrong("a Connection blocks the event loop: use bide.Queue"):
+                with wrong("Connection blocks the event loop: use bide.Queue"):
                     await orders.put(1, within=blocking)
 
     asyncio.run(main())

@@ -416,7 +416,7 @@ def test_a_request_outlives_a_look_at_a_store_that_is_away() -> None:
 
 def test_who_cannot_be_replaced_is_refused(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/bide.db"
-    with pytest.raises(InvalidArgument, match="no worker 'web1:7' reports"):
+    with pytest.raises(InvalidArgument, match="no running worker is named 'web1:7'"):
         bide.stop_worker("web1:7", url)
     with bide.Queue("bide:workers", url) as register:
         command = put_report("push", Report({"push:web1": ["q"]}))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import bide
+from bide.model.limits import MAX_PLAN
 from bide.model.message import Message
 from bide.model.recovery import LATENESS, Move, Places, Recovered, Recovery, Survey, moves, plan_of
 
@@ -181,7 +182,7 @@ def test_a_plan_is_text_and_back(plan: Recovery) -> None:
     again = plan_of(plan.text)
     assert again.text == plan.text
     assert plan_of(again) is again
-    assert len(plan.text) < 128
+    assert len(plan.text) < MAX_PLAN
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,10 @@ REPEATED = Item("r", b"5", at=HOURS + HOUR, rule=HOURLY, run=run(1))
 def edit_of_run(run: str, at: int) -> cmd.Edit:
     """Return the command that lets the message that repeats stand for another run."""
     version = version_of(REPEATED, HOURS + HOUR)
-    return cmd.Edit("q", ["r"], rule=HOURLY, run=run, at=at, if_version=version, actor="me")
+    due = HOURS + HOUR
+    return cmd.Edit(
+        "q", ["r"], rule=HOURLY, run=run, at=at, if_due=due, if_version=version, actor="me"
+    )
 
 
 CALLS: dict[str, Call] = {

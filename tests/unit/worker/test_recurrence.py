@@ -339,7 +339,7 @@ def test_it_is_later_than_a_time_and_in_the_zone() -> None:
     following = bide.next_time(due, cron="0 9 * * *", timezone="Europe/Berlin")
     assert following == datetime(2026, 10, 25, 9, tzinfo=BERLIN)
     assert following - due.astimezone(UTC) == timedelta(hours=25)  # clocks were put back
-    assert following.tzinfo == BERLIN
+    assert str(following.tzinfo) == "Europe/Berlin"
     assert bide.next_time(0, every="15m") == datetime(1970, 1, 1, 0, 15, tzinfo=UTC)
 
 

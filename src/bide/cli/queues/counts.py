@@ -29,7 +29,7 @@ def counts(store: CommandStore, out: Output, queue: str) -> None:
       oldest                             when the oldest due message was due
       limit, rate, group_limit,
       group_rate                         the limits of the queue, if it has any
-      overdue                            its plan for what is overdue after a gap, if it has one
+      overdue                            its plan for what is overdue
 
     \b
     Example:

@@ -132,7 +132,8 @@ class Task(Generic[P, R]):
         Args:
             delay: how long from now: seconds, a `timedelta`, or "1h30m". At once by default.
             at: the time instead: an aware `datetime`, or Unix seconds.
-            timezone: the zone of `at`, if that is a local date, as for `Queue.put`.
+            timezone: of a local date, such as "Europe/Paris": `at` is then a text such as
+                "2027-03-28 09:00", or a naive `datetime`.
             id: your own name for the call, to cancel or move it by; random by default.
             attempts: how often it is tried at most; by default as the task's `retry` says.
             priority: 0 to 255; among due messages, higher goes first.

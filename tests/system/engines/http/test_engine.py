@@ -260,7 +260,7 @@ def test_times_are_told_by_this_machines_clock(script: Script, engine: Engine) -
 
 def test_somebody_else_is_no_store(script: Script) -> None:
     script.answers[:] = [(200, b"<html>")]
-    with pytest.raises(NotAStore, match="no server of bide's"):
+    with pytest.raises(NotAStore, match="is not a bide server"):
         opener(script.url)()
 
 

@@ -134,7 +134,7 @@ def test_people_are_told_that_a_message_ends_with_its_run(
     assert isinstance(claimed, Claimed)
     assert ask("cancel('q', 'a')")[:3] == ("a", False, "ending")
     assert ask("cancel('q', 'a')")[:3] == ("a", False, "leased")
-    assert ask("rule('q', 'a')") == (None,)
+    assert ask("rule('q', 'a')") == ('{"every":5}',)  # that of its last run
     engine.execute([cmd.Renew("q", claimed.leases, [NEXT])])
     assert ask("get('q', 'a')") is None
 

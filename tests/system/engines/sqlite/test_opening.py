@@ -166,7 +166,7 @@ def test_a_newer_schema_is_left_as_it_is(tmp_path: Path) -> None:
     raw.commit()
     raw.close()
     content = path.read_bytes()
-    with pytest.raises(SchemaTooNew, match=r"schema 99, this one knows up to \d.*pip install --up"):
+    with pytest.raises(SchemaTooNew, match=r"schema 99, this one knows up to \d.*upgrade"):
         SqliteEngine(path)
     assert path.read_bytes() == content
 
