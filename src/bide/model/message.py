@@ -114,7 +114,7 @@ class NewMessage(_Put):
     Args:
         body: any JSON value, or bytes.
         delay: how long from now until it is due; not together with `at`. Due at once by default.
-        at: its due time: an aware `datetime`, or Unix seconds; with `timezone` a local date, as text
+        at: its due time: an aware `datetime`, or Unix seconds; with `timezone` a local date: a text
             or a naive `datetime`.
         timezone: the zone of a local date, such as "Europe/Paris".
         id: your own id, 1 to 512 bytes; random by default.

@@ -50,11 +50,12 @@ def recover(
     Messages that repeat are not dropped.
 
     \b
-    In a pipe, each line without a plan is: queue, overdue, late by up to a minute, ten minutes,
-    an hour, six hours, more, the time for which the latest one was planned. With a plan:
+    In a pipe, each line without a plan is: queue, overdue, late by up to a
+    minute, ten minutes, an hour, six hours, more, the time for which the latest
+    one was planned. With a plan:
       dropped, superseded   cancelled: too late; a later one of the group is kept
-      moved                 with another due time or priority, from first to last
-      left, expired         left as they are; expired ones are too late to be delivered
+      moved                 with another due time or priority, first to last
+      left, expired         left as they are; expired: too late to be delivered
       changed               left as they are: claimed or changed meanwhile
       undo                  the token for bide undo
 

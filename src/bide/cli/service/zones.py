@@ -92,7 +92,8 @@ def zones(store: CommandStore, out: Output, what_if: Path | None, apply: bool) -
     \b
     Example:
       bide zones
-      pip download --no-deps tzdata && bide zones --what-if tzdata-2026.2-py2.py3-none-any.whl
+      pip download --no-deps tzdata
+      bide zones --what-if tzdata-2026.2-py2.py3-none-any.whl
       bide zones --apply
     """
     if what_if is not None and apply:
