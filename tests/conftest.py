@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
+from importlib.metadata import MetadataPathFinder
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,16 @@ def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
     length = (len(items) + 3) // 4
     quarters = [items[start : start + length] for start in range(0, len(items), length)]
     return [item for turn in zip_longest(*quarters) for item in turn if item is not None]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Forget which packages are installed, as `importlib.metadata` has listed them.
+
+    It swallows what strikes it while it lists them, and keeps the empty list: then no test that
+    follows in this process finds a package.
+    """
+    MetadataPathFinder().invalidate_caches()
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 import asyncio
 import ctypes
-import importlib
 import random
 import signal
 import sys
@@ -11,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from enum import Enum
-from importlib.metadata import distributions
+from importlib.metadata import MetadataPathFinder, distributions
 from types import FrameType
 from typing import Any, Literal, TypeVar
 
@@ -82,7 +81,7 @@ def packages_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        importlib.invalidate_caches()
+        MetadataPathFinder().invalidate_caches()
 
 
 @contextmanager

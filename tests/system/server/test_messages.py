@@ -715,6 +715,7 @@ def test_an_http_store_wakes_who_waits_for_a_result(
         waits.start()
         ready = threading.Event()
         while not client.app.service.watches:  # it has asked, and listens
+            assert waits.is_alive(), found
             ready.wait(0.01)
         monkeypatch.setattr(waiting_claims, "LOOK_AGAIN", 1e6)  # so that hints alone wake
         client.post(f"{Q}/ack", {"leases": [{**lease, "result": [1]}]})

@@ -200,7 +200,7 @@ def compare(engine: Engine, script: Script) -> None:
         expected_replies = memory_player.singly(ops, now, watched=True)
         for op, reply, expected in zip(ops, play(ops, now), expected_replies, strict=True):
             is_same = _ordered(reply) == _ordered(expected)
-            assert is_same, f"step {number}: {op} has the reply {reply}, not {expected}"
+            assert is_same, f"step {number} has another reply to {op}: {reply}, not {expected}"
         for queue in QUEUES:
             assert audit(engine, queue, now) == audit(memory, queue, now)
     for queue in QUEUES:

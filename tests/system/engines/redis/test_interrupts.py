@@ -145,6 +145,6 @@ def test_no_number_is_packed_while_a_connection_begins(
         return packed
 
     monkeypatch.setattr(hiredis, "pack_command", record)
-    open_engine(url)
-    assert words[words.index(b"SELECT") + 1] == url.rpartition("=")[2]
+    open_engine(f"{url.rpartition('=')[0]}=63")  # with 0 it selects none
+    assert words[words.index(b"SELECT") + 1] == "63"
     assert int not in set(map(type, words))
