@@ -380,3 +380,23 @@ def test_a_claim_command_plans_as_well(calls: bide.Queue, clock: FakeClock) -> N
     go_to(clock, SATURDAY)
     reply: Any = calls._lane.call(Claim("calls", 5, 1_000, "raw"))
     assert (reply.messages, reply.next) == ([], 0)
+
+
+def test_a_local_date_and_a_window_go_together(calls: bide.Queue, clock: FakeClock) -> None:
+    paris: dict[str, Any] = {"timezone": "Europe/Paris"}
+    calls.put("x", id="ann", at="2026-12-12 10:00", window=OFFICE, **paris)
+    assert message(calls).due_at == MONDAY
+    assert str(message(calls).local_date) == "2026-12-12 10:00 Europe/Paris"
+    calls.edit("ann", window=None)
+    assert message(calls).due_at == SATURDAY
+    assert message(calls).local_date is not None
+    calls.edit("ann", window=OFFICE)
+    calls.reschedule("ann", at="2026-12-13 12:00", **paris)
+    assert (message(calls).due_at, message(calls).window) == (MONDAY, OFFICE)
+    assert str(message(calls).local_date) == "2026-12-13 12:00 Europe/Paris"
+    calls.reschedule("ann", at=SATURDAY)  # an instant takes the date, and leaves the window
+    assert message(calls).local_date is None
+    go_to(clock, SATURDAY)
+    assert calls.claim() == []
+    go_to(clock, MONDAY)
+    assert [delivery.id for delivery in calls.claim()] == ["ann"]
