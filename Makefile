@@ -34,7 +34,7 @@ test: $(VENV)/.dev servers ## Run every check: lint, types, docs, tests
 	@echo "== checks: lint, types and docs, each shown when it is done"
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint types docs
 	@echo "== tests"
-	$(BIN)/python -m pytest --numprocesses auto examples tests
+	$(BIN)/python -m pytest --numprocesses auto --max-worker-restart 0 examples tests
 
 servers:
 	@echo "== servers: Redis, RabbitMQ, nginx, Chromium and others are installed if they are missing"
@@ -42,7 +42,7 @@ servers:
 
 test-full: $(VENV)/.dev ## Run every test: also Valkey, whole clusters, Python 3.11 to 3.13
 	@tools/servers full
-	$(BIN)/python -m pytest --numprocesses auto --full tests
+	$(BIN)/python -m pytest --numprocesses auto --max-worker-restart 0 --full tests
 	@for version in 3.11 3.12 3.13; do \
 	  python=$$(tools/find-python $$version) || exit 1; \
 	  echo "== Python $$version ($$python)"; \

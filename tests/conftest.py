@@ -6,10 +6,10 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
-from importlib.metadata import MetadataPathFinder
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -140,13 +140,41 @@ def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
-    """Forget which packages are installed, as `importlib.metadata` has listed them.
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """Run the tests marked `own_process` each in a process of its own.
 
-    It swallows what strikes it while it lists them, and keeps the empty list: then no test that
-    follows in this process finds a package.
+    Errors that strike anywhere strike the libraries of others and Python's own, too. What these
+    leave half done, such as a lock that nobody holds, would let a later test hang or fail.
     """
-    MetadataPathFinder().invalidate_caches()
+    if item.get_closest_marker("own_process") is None or OWN_PROCESS in os.environ:
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    call = pytest.CallInfo.from_call(lambda: _run_in_own_process(item), when="call")
+    report = pytest.TestReport.from_item_and_call(item, call)
+    item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+OWN_PROCESS = "BIDE_TESTS_OWN_PROCESS"
+"""The variable of the environment that is set in the process of one test."""
+
+
+def _run_in_own_process(item: pytest.Item) -> None:
+    """Run one test in a new process; fail with what it printed if it fails."""
+    left_out = [name for name in os.environ if name.startswith(("PYTEST_XDIST", "PYTEST_CURRENT"))]
+    environment = {name: os.environ[name] for name in os.environ.keys() - left_out}
+    full = ["--full"] * item.config.getoption("full")
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "--quiet", *full, item.nodeid],
+        cwd=item.config.rootpath,
+        env=environment | {OWN_PROCESS: "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if ended.returncode != 0:
+        pytest.fail(f"it failed in its own process:\n{ended.stdout}", pytrace=False)
 
 
 @pytest.fixture(autouse=True)

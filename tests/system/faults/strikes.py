@@ -2,6 +2,8 @@
 
 import asyncio
 import ctypes
+import importlib.metadata
+import logging
 import random
 import signal
 import sys
@@ -10,7 +12,6 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from enum import Enum
-from importlib.metadata import MetadataPathFinder, distributions
 from types import FrameType
 from typing import Any, Literal, TypeVar
 
@@ -66,22 +67,21 @@ class Alarms:
         return answer
 
     def strike_if_armed(self, number: int, frame: FrameType | None) -> None:
-        if self._armed:
+        if self._armed and not is_spared(frame):
             raise self.error
 
 
-@contextmanager
-def packages_kept() -> Iterator[None]:
-    """Keep what Python knows of the installed packages, whatever strikes it.
+SPARED = (logging.__file__, importlib.metadata.__file__)
+"""Modules of Python that an error leaves broken: one keeps its lock, the other an empty list."""
 
-    Clients of stores look up their own version as they connect. An error that strikes while Python
-    lists the packages is swallowed there, and the empty list stays for the rest of the process.
-    """
-    list(distributions(name="bide"))  # which lists them where that is still to do
-    try:
-        yield
-    finally:
-        MetadataPathFinder().invalidate_caches()
+
+def is_spared(frame: FrameType | None) -> bool:
+    """Return whether a frame is, or was called by, one of a module that no error may strike."""
+    while frame is not None:
+        if frame.f_code.co_filename in SPARED:
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextmanager
@@ -95,13 +95,12 @@ def alarms(error: type[BaseException] = Late, *, seed: int = 1) -> Iterator[Alar
             report(unraisable)
 
     sys.unraisablehook = report_others
-    with packages_kept():
-        try:
-            yield strikes
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
-            sys.unraisablehook = report
+    try:
+        yield strikes
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        sys.unraisablehook = report
 
 
 class Cancellations:
@@ -153,8 +152,10 @@ def cancellations(*, seed: int = 1) -> Iterator[Cancellations]:
 
 
 def raise_in(thread: threading.Thread, error: type[BaseException]) -> bool:
-    """Raise an error in another thread, at its next bytecode; return whether it was alive."""
+    """Raise an error in another thread, at its next bytecode; return whether it was struck."""
     if thread.ident is None:  # it is about to start
+        return False
+    if is_spared(sys._current_frames().get(thread.ident)):
         return False
     ident = ctypes.c_ulong(thread.ident)
     struck: int = ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(error))

@@ -13,12 +13,13 @@ from bide.testing.hooks import lane_of
 from bide.threads import deaths
 from tests.effort import effort
 from tests.system.faults.ledger import Ledger
-from tests.system.faults.strikes import Late, alarms, own_threads, packages_kept, raise_in
+from tests.system.faults.strikes import Late, alarms, own_threads, raise_in
 from tests.unit.lane.commands import PATIENCE, spawn
 from tests.waiting import until
 
 pytestmark = [
     pytest.mark.process,
+    pytest.mark.own_process,
     # An exception that strikes a finalizer is reported by Python, and goes no further.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     # Python closes a socket whose making was interrupted before anything had a name for it.
@@ -53,9 +54,7 @@ def test_the_death_of_threads_of_its_own(
     caplog.set_level(logging.CRITICAL, "bide")
     monkeypatch.setattr(threads, "PAUSE", 0.001)
     before, strikes = deaths.total(), itertools.count()
-    # An error waits until its thread runs: in one that another test left, it strikes a later test.
-    left_by_others = own_threads()
-    with packages_kept(), bide.Queue("work", url) as queue, bide.Queue("events", url) as events:
+    with bide.Queue("work", url) as queue, bide.Queue("events", url) as events:
 
         def wait_for_an_event() -> object:
             while True:
@@ -68,8 +67,7 @@ def test_the_death_of_threads_of_its_own(
         perhaps: set[str] = set()
         while deaths.total() < before + effort(20, 2_000):
             for thread in own_threads():
-                if thread not in left_by_others:
-                    raise_in(thread, error)
+                raise_in(thread, error)
             id = f"m{next(strikes)}"
             perhaps.add(id)
             with suppress(bide.OutcomeUnknown, error):

@@ -201,6 +201,7 @@ def test_finalizers_put_into_and_remove_from_a_queue(collector: None) -> None:
     assert sorted(taken + removed + left) == list(range(next(numbers)))
 
 
+@pytest.mark.own_process
 @pytest.mark.parametrize("error", [Late, KeyboardInterrupt])
 def test_signals_that_strike_a_queue(error: type[BaseException]) -> None:
     """Each item comes out at most once; only a take that was struck may have lost its item."""
@@ -234,6 +235,7 @@ def test_signals_that_strike_a_queue(error: type[BaseException]) -> None:
     assert len(put - set(taken)) <= lost
 
 
+@pytest.mark.own_process
 @pytest.mark.parametrize("error", [Late, KeyboardInterrupt])
 def test_signals_that_strike_a_wheel(error: type[BaseException]) -> None:
     fired: list[int] = []
