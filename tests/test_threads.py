@@ -1,8 +1,13 @@
 """Each thread that bide starts is in the list of `bide.threads`, and is restarted if it dies."""
 
+import asyncio
 import re
+import threading
 from pathlib import Path
 
+import pytest
+
+import bide
 from bide import threads
 
 SOURCE = Path(threads.__file__).parent
@@ -38,3 +43,28 @@ def test_the_list_has_the_names_that_the_threads_have() -> None:
     for name, module in listed(restarted).items():
         path = SOURCE.joinpath(*module.split(".")[1:]).with_suffix(".py")
         assert f'Background("{name}", ' in path.read_text()
+
+
+def test_a_thread_that_cannot_be_started_is_started_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A task waits for it, and nothing else wakes the task."""
+    monkeypatch.setattr(threads, "PAUSE", 0.001)
+    start, failures = threading.Thread.start, iter(range(3))
+
+    def fail_at_first(thread: threading.Thread) -> None:
+        if thread.name == "bide-lane" and next(failures, None) is not None:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", fail_at_first)
+
+    async def put() -> bide.Counts:
+        async with bide.AsyncQueue("orders", "memory://no-threads") as orders:
+            await orders.put({"order": 42})
+            return await orders.counts()
+
+    assert asyncio.run(put()).sizes.ready == 1
+    failed = [record for record in caplog.records if record.name == "bide.threads"]
+    assert len(failed) == 3
+    assert "cannot start the thread bide-lane (can't start new thread)" in failed[0].getMessage()

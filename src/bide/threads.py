@@ -35,7 +35,7 @@ from bide.clock import Signal
 from bide.logs import logger
 
 PAUSE = 1.0
-"""The minimum time in seconds from one restart of a thread to the next."""
+"""The minimum time in seconds from one start of a thread to the next."""
 
 LOOK_AGAIN = 1.0
 """How often, in seconds, who waits for a thread checks that it is there."""
@@ -114,12 +114,19 @@ class Background:
             self.ensure(again=True)  # the thread may be gone, as it is after a fork
 
     def _start(self, thread: threading.Thread) -> None:
-        """Start the thread, from another new one: no signal handler runs in it."""
-        try:
-            thread.start()
-        except Exception as error:  # noqa: BLE001  (who waits for it tries again)
-            _log.error("cannot start the thread %s (%s)", self.name, error)
-            self._note_end()
+        """Start the thread, from another new one: no signal handler runs in it.
+
+        The system may have no thread left. That is tried until it succeeds: a task on an event loop
+        waits for what the thread does, and does not look whether it is there.
+        """
+        while True:
+            try:
+                return thread.start()
+            except Exception as error:  # noqa: BLE001  (there may be one later)
+                _log.error(
+                    "cannot start the thread %s (%s); next attempt in %g s", self.name, error, PAUSE
+                )
+            Signal().wait(PAUSE)
 
     def _note_end(self) -> None:
         """Note that the thread has ended, and wake those that wait for that."""
