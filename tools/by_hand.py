@@ -283,15 +283,16 @@ MUTANTS = [
     Mutant(
         "a single put loses failures",
         PUT,
-        "if item.attempt or item.failures or item.rule is not None:",
-        "if item.attempt or item.rule is not None:",
+        "if item.attempt or item.failures:",
+        "if item.attempt:",
     ),
     Mutant(
         "a single put loses a rule",
         PUT,
-        "if item.attempt or item.failures or item.rule is not None:",
-        "if item.attempt or item.failures:",
+        'item.rule or "",',
+        '"",',
     ),
+    Mutant("a single put loses a run", PUT, 'item.run or "",', '"",'),
     Mutant(
         "a single put does not see what is kept",
         SQL,

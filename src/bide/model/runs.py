@@ -197,10 +197,8 @@ def first_run_at(rule: object, due: int | None, now: int, window: Window | None 
         )
     if window is not None:
         checked_window(window)
-    run = first_run(
-        rule, now, window=window
-    )  # also if a due time is given: the rule must have times
-    if due is not None:
+    run = first_run(rule, now, window=window)
+    if due is not None:  # the rule must have times all the same
         run = Run(due, rule.times)
     return FirstRun(TimeRule(rule, window=window).text or "", run.text, run.due_in(window))
 

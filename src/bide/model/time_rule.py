@@ -49,6 +49,8 @@ class TimeRule(NamedTuple):
             >>> TimeRule(window=Window("Mon-Fri 09:00-18:00")).text
             '{"window":{"hours":"Mon-Fri 09:00-18:00"}}'
         """
+        if self.repeat is not None and self.date is None and self.window is None:
+            return self.repeat.text
         fields: dict[str, Any] = {} if self.repeat is None else self.repeat.fields
         if self.date is not None:
             fields |= _fields_of_date(self.date)

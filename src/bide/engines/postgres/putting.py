@@ -38,8 +38,7 @@ def put_one(batch: PostgresBatch, commands: Sequence[cmd.Command]) -> list[Reply
     (item,) = command.items
     if item.died is not None or item.created is not None or item.attempt or item.failures:
         return None  # it has a past: an import or a move puts it
-    if item.rule is not None:
-        return None
+    of_rule = {} if item.rule is None else {"rule": item.rule, "run": item.run}
     ((moment, lsn),) = batch.call(
         "_put_one",
         command.queue,
@@ -55,6 +54,7 @@ def put_one(batch: PostgresBatch, commands: Sequence[cmd.Command]) -> list[Reply
         group=item.group,
         headers=None if item.headers is None else batch.json(item.headers),
         **batch.identity,
+        **of_rule,
     )
     if moment is None:  # the queue is new, the id exists, ...: `_put` has to decide
         return None

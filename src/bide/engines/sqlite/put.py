@@ -37,8 +37,8 @@ def put_one(run: Callable[..., Any], command: Put, now: int) -> Outcomes | None:
         now: in Unix milliseconds.
 
     Returns:
-        `None`, with nothing done, if it is not simple: it has headers, a history or a rule, its id
-        exists, or its queue is new or remembers messages.
+        `None`, with nothing done, if it is not simple: it has headers or a history, its id exists,
+        or its queue is new or remembers messages.
 
     Raises:
         sqlite3.OperationalError: another process has the store.
@@ -50,7 +50,7 @@ def put_one(run: Callable[..., Any], command: Put, now: int) -> Outcomes | None:
     item = command.items[0]
     if item.headers is not None or item.died is not None or item.created is not None:
         return None
-    if item.attempt or item.failures or item.rule is not None:
+    if item.attempt or item.failures:
         return None
     due = item.due(now)
     values = (
@@ -63,6 +63,8 @@ def put_one(run: Callable[..., Any], command: Put, now: int) -> Outcomes | None:
         item.group or "",
         item.data.decode() if item.json else item.data,
         now,
+        item.rule or "",
+        item.run or "",
     )
     try:
         run(SQL.put_one, values)

@@ -97,8 +97,9 @@ ON CONFLICT (queue, id) DO NOTHING;
 
 -- name: put_one_view
 -- A name to insert into; see `put_one_trigger`.
-CREATE TEMP VIEW put_one (queue, id, due, priority, attempts, expires, "group", data, created) AS
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;
+CREATE TEMP VIEW put_one
+  (queue, id, due, priority, attempts, expires, "group", data, created, rule, run) AS
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;
 
 -- name: put_one_trigger
 -- Puts one message. It fails for a queue that is new or has to forget messages first, for the first
@@ -106,14 +107,14 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL;
 -- no counter includes.
 CREATE TEMP TRIGGER put_one_message INSTEAD OF INSERT ON put_one BEGIN
   INSERT INTO bide_message
-    (seq, queue, id, due, priority, attempt, attempts, expires, "group", data, created)
+    (seq, queue, id, due, priority, attempt, attempts, expires, "group", data, created, rule, run)
   VALUES ((SELECT 1 + max(counted, (SELECT coalesce(max(seq), 0) FROM bide_message))
            FROM bide_store),
           (SELECT id FROM bide_queue
            WHERE name = NEW.queue AND kept = 0 AND weighted >= (NEW.priority > 0)
              AND (closed = 0 OR NEW."group" = '')),
           NEW.id, NEW.due, NEW.priority, 0, NEW.attempts, nullif(NEW.expires, -1),
-          nullif(NEW."group", ''), NEW.data, NEW.created);
+          nullif(NEW."group", ''), NEW.data, NEW.created, nullif(NEW.rule, ''), nullif(NEW.run, ''));
   SELECT RAISE(ABORT, 'not simple') FROM bide_store WHERE last_insert_rowid() > counted + UNCOUNTED;
   INSERT INTO bide_pending (queue, state, rank, seq)
   VALUES ((SELECT id FROM bide_queue WHERE name = NEW.queue), DELAYED_STATE,
@@ -121,8 +122,8 @@ CREATE TEMP TRIGGER put_one_message INSTEAD OF INSERT ON put_one BEGIN
 END;
 
 -- name: put_one
--- As in `insert_message`, an `expires` of -1 and an empty `group` are none.
-INSERT INTO put_one VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- As in `insert_message`, an `expires` of -1 and an empty `group`, `rule` or `run` are none.
+INSERT INTO put_one VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: seqs_after
 -- Which of the messages just inserted are there: the others met their id.

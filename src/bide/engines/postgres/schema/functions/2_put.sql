@@ -8,7 +8,8 @@
 CREATE FUNCTION bide._put_one(
   p_queue text, p_now bigint, p_id text, p_is_json boolean, p_data bytea, p_at bigint,
   p_delay bigint, p_priority bigint, p_attempts bigint, p_expires bigint, p_group text,
-  p_headers text, p_sender text DEFAULT NULL, p_number bigint DEFAULT NULL, p_place text DEFAULT NULL
+  p_headers text, p_sender text DEFAULT NULL, p_number bigint DEFAULT NULL, p_place text DEFAULT NULL,
+  p_rule text DEFAULT NULL, p_run text DEFAULT NULL
 ) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
@@ -35,10 +36,10 @@ BEGIN
   LOOP
     WITH stored AS (
       INSERT INTO message (seq, rank, due, queue, attempts, attempt, size, state, priority, expires,
-                           id, "group", created, is_json, data, headers)
+                           id, "group", created, is_json, data, headers, rule, run)
       SELECT new_seq, _rank(DELAYED_STATE, new_due, p_priority), new_due, q.id, p_attempts, 0,
              _size(p_id, p_data, p_headers), DELAYED_STATE, p_priority, p_expires, p_id, p_group, moment,
-             p_is_json, p_data, p_headers
+             p_is_json, p_data, p_headers, p_rule, p_run
       FROM queue AS q
       WHERE name = p_queue AND (weighted OR p_priority = 0) AND (forgot OR NOT remembers)
         AND (p_group IS NULL OR NOT closes OR _closed_until(q.id, p_group, moment) IS NULL)
