@@ -118,20 +118,51 @@ def putting_runs(queue: str, items: Iterable[Item]) -> list[Put]:
 
 def forecasting(command: ForecastCommand) -> Steps[Forecast]:
     """Count when messages are due, with all runs of those that repeat."""
+    reply = yield from counting_runs(command)
+    return Forecast.of(reply, command.bucket)
+
+
+def counting_runs(command: ForecastCommand, most: int | None = None) -> Steps[Forecasted]:
+    """Count when messages are due, with all runs of those that repeat; return a store's reply.
+
+    Args:
+        command: counts the messages without those runs.
+        most: how many messages are read and runs counted, together; `None`: any number.
+
+    Raises:
+        InvalidArgument: there are more.
+    """
     reply: Forecasted = yield command
+    effort = 0
     counts = list(reply.buckets)
     end = reply.start + command.bucket * command.buckets
     scan: Scan | None = Scan(command.queue, "next", limit=SCANNED)
     while scan is not None:
         page: Page = yield scan
+        effort += len(page.messages)
+        _check_effort(effort, most)
         for message in page.messages:
             for at in _later_runs(message, end):
+                effort += 1
+                _check_effort(effort, most)
                 if at > reply.start:
                     # A bucket has its end, and not its beginning, as the store counts.
                     counts[(at - reply.start - 1) // command.bucket] += 1
         scan = following(scan, page)
-    counted = msgspec.structs.replace(reply, buckets=counts)
-    return Forecast.of(counted, command.bucket)
+    return msgspec.structs.replace(reply, buckets=counts)
+
+
+def _check_effort(effort: int, most: int | None) -> None:
+    """Refuse a forecast that reads more messages, and counts more runs, than is allowed.
+
+    Raises:
+        InvalidArgument: it does.
+    """
+    if most is not None and effort > most:
+        raise InvalidArgument(
+            f"more than {most:,} messages and runs are to be counted; ask for a shorter horizon, "
+            "or without repeats; the Python library counts any number"
+        )
 
 
 def _later_runs(message: Message, end: int) -> Iterator[int]:

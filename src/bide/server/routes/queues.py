@@ -11,6 +11,7 @@ from bide.model.message import Name, State
 from bide.model.replies import Affected, Counts, Deleted, Forecasted, QueueSettings
 from bide.model.undoing import bulk_of
 from bide.queue.dry_run import purge_part
+from bide.queue.repeating import counting_runs
 from bide.queue.results import Audit, deleted
 from bide.queue.search import PAGE_BYTES, Query, query_of, search_steps
 from bide.server import wire
@@ -36,6 +37,10 @@ class AuditOut(msgspec.Struct):
     problems: list[str]
     """The numbers that do not add up, in words."""
     counts: CountsOut
+
+
+MOST_READ = 10_000
+"""How many messages one request reads at most."""
 
 
 class ForecastOut(msgspec.Struct):
@@ -105,6 +110,9 @@ class ForecastQuery(wire.RequestModel):
 
     bucket: wire.Span = "1m"
     horizon: wire.Span = "1h"
+    repeats: bool = False
+    """Count all runs of messages that repeat, not the next ones only; that reads the messages that
+    wait. Of more than 10,000 messages and runs it is refused."""
 
 
 @route("listQueues", "GET", "/v1/queues", "read")
@@ -185,7 +193,12 @@ async def delete(call: ApiCall) -> Answer:
 async def forecast(call: ApiCall, query: ForecastQuery) -> ForecastOut:
     """Count the messages that are due in each bucket of time."""
     command = call.arguments.forecast(wire.span(query.bucket), wire.span(query.horizon))
-    reply = await call.ask(Forecasted, command)
+    if query.repeats:
+        await call.visit.hold(PAGE_BYTES)
+        with call.visit.slowly():
+            reply = await call.carry_out(counting_runs(command, MOST_READ))
+    else:
+        reply = await call.ask(Forecasted, command)
     return ForecastOut(reply.start, command.bucket, reply.overdue, reply.buckets, reply.later)
 
 
@@ -195,10 +208,6 @@ async def audit(call: ApiCall) -> AuditOut:
     counts = await call.ask(Counts, Count(call.arguments.queue, recount=True))
     checked = Audit.of(call.request.queue, counts)
     return AuditOut(bool(checked), checked.problems, CountsOut.of(counts))
-
-
-MOST_READ = 10_000
-"""How many messages one request reads at most."""
 
 
 class SearchQuery(wire.Selection):
