@@ -81,6 +81,7 @@ bench: $(VENV)/.dev servers ## Measure bide against the raw limits of this machi
 
 soak: $(VENV)/.dev ## Explore the rules, kill workers, share a file, attack the server, fill PostgreSQL (40 min)
 	$(BIN)/python -m tests.soak.exploration --depth 6
+	$(BIN)/python -m tests.soak.rules_of_time --rules 100000
 	$(BIN)/python -m tests.soak.worker.kills --seconds 60
 	$(BIN)/python -m tests.soak.rabbitmq.kills --seconds 60
 	$(BIN)/python -m tests.soak.faults.eight_processes --seconds 60

@@ -28,6 +28,8 @@ from bide.model.runs import (
 )
 from bide.model.time_rule import repeat_of
 from bide.model.times import LATEST, unix
+from tests.effort import effort
+from tests.unit.model.random_rules import difference, random_rule
 
 HOUR = 3_600_000
 NOON = unix(datetime(2026, 3, 2, 12, tzinfo=UTC))  # a Monday
@@ -133,29 +135,10 @@ def test_start_and_until_are_times_of_a_rule() -> None:
     assert (cron.after(0), cron.after(NOON)) == (NOON, None)
 
 
-def test_many_rules_have_the_times_of_dateutil() -> None:
-    rrule = pytest.importorskip("dateutil.rrule")
+def test_random_rules_have_the_times_of_dateutil() -> None:
     chance = Random(43)
-    for _ in range(300):
-        minute, hour = chance.randrange(60), chance.randrange(24)
-        days = sorted(chance.sample(range(7), chance.randint(1, 7)))  # of dateutil: Monday is 0
-        expression = f"{minute} {hour} * * {','.join(str((day + 1) % 7) for day in days)}"
-        start = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=chance.randrange(525_600))
-        rule = bide.Cron(expression, start=start)
-        expected = rrule.rrule(
-            rrule.WEEKLY,
-            byweekday=days,
-            byhour=hour,
-            byminute=minute,
-            bysecond=0,
-            dtstart=start.replace(second=0, microsecond=0),
-            count=20,
-        )
-        moment = unix(start) - 1
-        for time in expected:
-            following_time = rule.after(moment)
-            assert following_time == unix(time), expression
-            moment = following_time
+    for _ in range(effort(500, 20_000)):
+        assert difference(random_rule(chance), 6) == ""
 
 
 def test_a_time_of_day_stays_when_the_clocks_change() -> None:
