@@ -104,7 +104,7 @@ def _moment(local_time: datetime, zone: ZoneInfo) -> int:
             end = middle
         else:
             begin = middle
-    return round(end.timestamp()) * 1000
+    return int(end.timestamp()) // 60 * 60_000  # clocks change at a whole minute
 
 
 def difference(rule: RandomRule, count: int) -> str:
