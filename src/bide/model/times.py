@@ -297,12 +297,18 @@ def iso(ms: int) -> str:
 def format_duration(ms: float) -> str:
     """Return a duration as text: its two largest units that are not zero.
 
+    Of one below ten seconds it shows tenths.
+
     Example:
         >>> format_duration(5_400_000), format_duration(12), format_duration(90_061_000)
         ('1h30m', '12ms', '1d1h')
+        >>> format_duration(1_800)
+        '1.8s'
     """
     sign = "-" if ms < 0 else ""
     remaining = round(abs(ms))
+    if SECOND_MS <= remaining < 10 * SECOND_MS:
+        return f"{sign}{remaining // 100 / 10:g}s"
     parts: list[str] = []
     for unit in ("d", "h", "m", "s", "ms"):
         count, remaining = divmod(remaining, _UNITS[unit])

@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import django
 from django.apps import AppConfig
+from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
@@ -24,6 +26,7 @@ class BideConfig(AppConfig):
     def ready(self) -> None:
         """Register the system checks."""
         register(check_settings)
+        register(check_tasks)
 
 
 def check_settings(app_configs: Any = None, **more: Any) -> list[CheckMessage]:
@@ -55,6 +58,22 @@ def check_settings(app_configs: Any = None, **more: Any) -> list[CheckMessage]:
         text = f"BIDE['APP'] = {bide_settings.app!r} must be module:app, as in 'shop.queues:app'"
         messages.append(Error(text, id="bide.E004"))
     return messages
+
+
+def check_tasks(app_configs: Any = None, **more: Any) -> list[CheckMessage]:
+    """Return what is wrong with `TASKS` before Django 6; from then on, the backend says it."""
+    if django.VERSION >= (6,):
+        return []
+    return [
+        Error(
+            f"TASKS[{alias!r}] names the backend of bide, which needs Django 6; for that of the "
+            "package django-tasks it is not made",
+            hint="use tasks of bide: from bide.contrib.django import app; @app.task",
+            id="bide.E006",
+        )
+        for alias, options in getattr(settings, "TASKS", {}).items()
+        if str(options.get("BACKEND", "")).startswith("bide.contrib.django.")
+    ]
 
 
 def _check_outbox(url: str, alias: str, connection: Any) -> list[CheckMessage]:

@@ -233,6 +233,7 @@ class Runner:
             await cancel(chores)
             for consumer in self.consumers.values():
                 await consumer.close()
+        _log.info("stopped")
 
     def _make_consumers(self, store_client: StoreClient) -> list[Upkeep]:
         """Make the consumer of each queue; return the upkeep of schedules and sources.

@@ -14,7 +14,7 @@ from django.test import SimpleTestCase, TestCase, modify_settings, override_sett
 
 import bide
 from bide.contrib.django import AsyncQueue, Queue
-from bide.contrib.django.apps import check_settings
+from bide.contrib.django.apps import check_settings, check_tasks
 from bide.contrib.django.conf import configuration, in_database, store_url, url_of
 from bide.engines.registry import opener
 from kit.handlers import orders
@@ -72,6 +72,16 @@ class Checks(TestCase):
         self.assertEqual(self.ids(URL="mysql://db", TEST_URL="memory://"), ["bide.E001"])
         self.assertEqual(self.ids(DATABASE="other"), ["bide.E002"])
         self.assertEqual(self.ids(APP="shop.queues"), ["bide.E004"])
+
+    def test_tasks_need_django_6(self) -> None:
+        backend = {"BACKEND": "bide.contrib.django.tasks.BideBackend"}
+        others = {"BACKEND": "django_tasks.backends.immediate.ImmediateBackend"}
+        with override_settings(TASKS={"default": others, "mails": backend}):
+            for version, ids in (((5, 2, 0), ["bide.E006"]), ((6, 0, 0), [])):
+                with mock.patch("django.VERSION", version):
+                    messages = check_tasks()
+                self.assertEqual([str(message.id) for message in messages], ids)
+                self.assertTrue(all("TASKS['mails']" in str(message) for message in messages))
 
     def test_what_may_surprise_is_named(self) -> None:
         self.assertEqual(self.ids(URL="memory://"), ["bide.W001"])

@@ -2,6 +2,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import django
+
 FOLDER = Path(os.environ["KIT_FOLDER"])
 SECRET_KEY = "of tests"
 DEBUG = False
@@ -59,11 +61,12 @@ else:
             "TEST": {"NAME": FOLDER / "test.db"},  # a file: other connections see it
         }
     }
-TASKS = {
-    "default": {
-        "BACKEND": "bide.contrib.django.tasks.BideBackend",
-        "QUEUES": ["default", "mail"],
-        "OPTIONS": {"LEASE": os.environ.get("KIT_LEASE", "1m")},
+if django.VERSION >= (6,):
+    TASKS = {
+        "default": {
+            "BACKEND": "bide.contrib.django.tasks.BideBackend",
+            "QUEUES": ["default", "mail"],
+            "OPTIONS": {"LEASE": os.environ.get("KIT_LEASE", "1m")},
+        }
     }
-}
 BIDE = {"HIDE": ["card"]}
