@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 from bide.model import errors as _errors
 from bide.model.ended import End, NotAcked
 from bide.model.errors import *  # noqa: F403  (all of them are public)
-from bide.model.message import Failure, Message, NewMessage
-from bide.model.progress import Progress
+from bide.model.message import Failure, Message, NewMessage, Progress
 from bide.model.replies import ClosedGroup, Counts, Flow, Outcome, Sizes
-from bide.model.undoing import Undoable, Undone
 from bide.queue.delivery import AsyncDelivery, Delivery
 from bide.queue.results import Audit, Cancelled, Closing, Forecast, Imported
 from bide.queue.sync import Queue
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     from bide.model.backoff import Backoff
     from bide.model.recovery import Overdue, Recovered, Recovery
     from bide.model.repeat import Cron, Every, Repeat
+    from bide.model.undoing import Undoable, Undone
     from bide.model.window import Window
     from bide.moving import Moved, move
     from bide.observing.explanation import Explanation
@@ -60,6 +59,8 @@ else:
         "TakenOver": "bide.importing",
         "Task": "bide.worker.app.task",
         "Tick": "bide.worker.periodic.tick",
+        "Undoable": "bide.model.undoing",
+        "Undone": "bide.model.undoing",
         "Window": "bide.model.window",
         "WorkerProcess": "bide.observing.workers",
         "aqueues": "bide.queue.stores",

@@ -18,9 +18,8 @@ from bide.cli.rules import (
 from bide.cli.store import CommandStore
 from bide.cli.times import iso, local, relative, span, when
 from bide.model.errors import UnreadableBody
-from bide.model.message import ATTEMPTS, Message
+from bide.model.message import ATTEMPTS, Message, Progress
 from bide.model.options import options_of
-from bide.model.progress import Progress
 from bide.model.replies import Outcome
 from bide.observing.explanation import Explanation
 

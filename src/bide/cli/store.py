@@ -16,8 +16,8 @@ from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, run_steps
 from bide.model.commands import Command, Queues
 from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
-from bide.model.identity import actor_of, check_prefix
-from bide.model.internal_queues import INTERNAL_PREFIX, SERVER_NAMESPACE, is_internal, is_listed
+from bide.model.identity import SERVER_NAMESPACE, actor_of, check_prefix
+from bide.model.internal_queues import INTERNAL_PREFIX, is_internal, is_listed
 from bide.model.limits import MAX_BODY
 from bide.model.replies import Names, Reply, expect
 from bide.queue.arguments import user_name

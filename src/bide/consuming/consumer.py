@@ -25,7 +25,7 @@ from bide.consuming.verdict import ACK, RELEASE, Pairs, Verdict, interruption
 from bide.lane.inbox import call_on
 from bide.model.commands import Extend
 from bide.model.errors import BideError, StopRequested, StoreError
-from bide.model.progress import Progress
+from bide.model.message import Progress
 from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.model.times import format_duration
 from bide.observing.heartbeat import Busy

@@ -12,11 +12,11 @@ from bide.clock import Clock, Timer
 from bide.model.backoff import Backoff
 from bide.model.commands import Command
 from bide.model.errors import StopRequested, Unsupported
-from bide.model.message import Message, State
-from bide.model.progress import Progress, progress
+from bide.model.message import Message, Progress, State
 from bide.model.replies import Outcome, Outcomes
 from bide.model.times import Duration
 from bide.observing.tally import Result
+from bide.queue.arguments import progress_of
 from bide.queue.delivery import Delivery, ack_command, wanted_at
 from bide.queue.joining import JoiningQueue
 from bide.queue.results import check_held
@@ -205,7 +205,7 @@ class Handling(Delivery):
         """
         if not self.handler.is_async:
             self.raise_if_stopping()
-        self._on_report(self, progress(done, of, text))
+        self._on_report(self, progress_of(done, of, text))
 
     def raise_if_stopping(self) -> None:
         """Raise `StopRequested`, once, if somebody has cancelled the message.

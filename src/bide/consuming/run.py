@@ -16,8 +16,8 @@ from typing import Any
 
 from bide.consuming.handler import Middleware, NotAwaited, checked_result, name_of
 from bide.consuming.handling import Handling
-from bide.observing.spans import is_traced
 from bide.queue.delivery import CURRENT
+from bide.queue.spans import is_traced
 
 PATIENCE = 0.001
 """Seconds that a call waits for a busy thread before another thread is used. Fast handlers need few

@@ -25,8 +25,8 @@ from bide.consuming.run import INTEGRATIONS
 from bide.model.commands import Put
 from bide.model.errors import InvalidArgument, UnreadableBody
 from bide.model.message import MAX_ATTEMPTS
-from bide.observing import spans
 from bide.observing.trace_context import stamped
+from bide.queue import spans
 
 ORIGIN = "auto.queue.bide"
 """What has made a span or a transaction, in Sentry's terms."""

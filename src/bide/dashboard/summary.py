@@ -7,8 +7,7 @@ results that several visitors share stay for seconds. So neither gets a message.
 import msgspec
 
 from bide.dashboard.redaction import Redaction
-from bide.model.message import Message, State
-from bide.model.progress import Progress
+from bide.model.message import Message, Progress, State
 from bide.observing.seen_runs import is_held, repeats
 
 LONGEST = 160

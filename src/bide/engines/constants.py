@@ -1,9 +1,8 @@
-"""Numbers that the rules in Lua and SQL share with Python, where each is declared."""
+"""Numbers that engines share; the rules in Lua and SQL have them by their names."""
 
 import re
 from collections.abc import Mapping
 
-from bide.engines.repetition import MAX_KEPT, MAX_SENDERS, SENDER_KEEP
 from bide.model.ended import ENDINGS, STOPPED_KEEP
 from bide.model.limits import BULK, MAX_FORWARDED, MAX_RETURNED
 from bide.model.message import ATTEMPTS, EXPIRED_KEEP, FORGET, KEPT_FAILURES, STATES
@@ -18,6 +17,21 @@ from bide.model.times import CREDIT, HOUR_MS, MICROSECONDS, MINUTE_MS, SECOND_MS
 
 COUNTED_SINGLY = 1_000
 """How many due messages are counted one by one before the counters of hours are asked."""
+
+MAX_SENDERS = 1_000
+"""The maximum number of senders of one owner that a store remembers; the oldest is forgotten."""
+
+SENDER_KEEP = 900_000
+"""How long a store remembers a sender after its last batch, in milliseconds: 15 minutes."""
+
+MAX_KEPT = 64 * 1024
+"""The maximum size of what a store remembers of one batch, in bytes."""
+
+PART = 100
+"""How many records a command has in memory at a time: each may have much beside its body."""
+
+WHOLE_PART = 8
+"""How many it has at a time if it needs their bodies, for their versions."""
 
 ROW_BYTES = 100
 """What a row takes besides its texts, roughly, where the bytes of a queue are added up."""

@@ -5,7 +5,6 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from bide.model.command_identity import Identities
 from bide.model.commands import Command
 from bide.model.errors import AccessDenied, BideError, StoreError, WrongConnection
 from bide.model.replies import Reply
@@ -15,10 +14,13 @@ __all__ = [
     "DbApi",
     "Engine",
     "Guest",
+    "Identities",
+    "Identity",
     "LeavesBeforeFork",
     "Notifier",
     "PartlyDone",
     "RemoteGuest",
+    "replies_of",
 ]
 
 
@@ -49,6 +51,46 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """It executes `Bulk` and `Undo` itself; for others they are made of other commands."""
 
 
+MAX_SENDER = 64
+"""The longest name of a sender, in characters."""
+
+
+class Identity(msgspec.Struct, frozen=True, gc=False):
+    """Names one command of one sender, so that a store executes it once.
+
+    A reply can be lost after its command was executed. The sender then repeats the command with the
+    same identity, and the store returns the answer that it remembers instead of executing it twice.
+    (Request numbers of a client: Oki and Liskov, "Viewstamped Replication", 1988.)
+
+    A sender has at most one batch under way: it sends the next number when each command of the
+    batch before it has an answer, or was given up.
+    """
+
+    sender: str
+    """`owner:name`, in at most `MAX_SENDER` characters. The name is random. A store bounds the
+    number of senders that it remembers of one owner."""
+    number: int
+    """Of the batch, from 1: it grows with each batch of the sender."""
+    place: int
+    """Of the command in its batch, from 0."""
+    repeated: bool = False
+    """Whether the command was sent before, and perhaps executed."""
+
+    @property
+    def owner(self) -> str:
+        """The part of the sender before the colon."""
+        return self.sender.partition(":")[0]
+
+    @property
+    def name(self) -> str:
+        """The part of the sender behind the colon."""
+        return self.sender.partition(":")[2]
+
+
+Identities = Sequence[Identity | None] | None
+"""One for each command of a batch. `None`: the command is not sent again under an identity."""
+
+
 class PartlyDone(StoreError):
     """Some commands of a batch were carried out and others were not."""
 
@@ -56,6 +98,21 @@ class PartlyDone(StoreError):
         super().__init__("some commands of this batch were carried out, others were not")
         self.outcomes = outcomes
         """As many as commands, in their order: its reply, or why there is none."""
+
+
+def replies_of(outcomes: Sequence[Reply | BideError]) -> list[Reply]:
+    """Return the replies of a batch.
+
+    Raises:
+        BideError: the outcome of its only command.
+        PartlyDone: an outcome is an error.
+    """
+    replies = [outcome for outcome in outcomes if not isinstance(outcome, BideError)]
+    if len(replies) == len(outcomes):
+        return replies
+    if len(outcomes) == 1 and isinstance(outcomes[0], BideError):
+        raise outcomes[0]
+    raise PartlyDone(outcomes)
 
 
 class Notifier(Protocol):

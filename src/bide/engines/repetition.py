@@ -3,13 +3,10 @@
 A store keeps one `Answers` for each sender: those of its last batch.
 """
 
-from collections.abc import Sequence
-
 import msgspec
 
-from bide.engines.port import PartlyDone
-from bide.model.command_identity import Identity
-from bide.model.errors import BideError, OutcomeUnknown
+from bide.engines.port import Identity
+from bide.model.errors import OutcomeUnknown
 from bide.model.replies import (
     Affected,
     Claimed,
@@ -20,15 +17,6 @@ from bide.model.replies import (
     QueueSettings,
     Reply,
 )
-
-MAX_SENDERS = 1_000
-"""The maximum number of senders of one owner that a store remembers; the oldest is forgotten."""
-
-SENDER_KEEP = 900_000
-"""How long a store remembers a sender after its last batch, in milliseconds: 15 minutes."""
-
-MAX_KEPT = 64 * 1024
-"""The maximum size of what a store remembers of one batch, in bytes."""
 
 
 class HeldClaim(msgspec.Struct, frozen=True, gc=False, tag="held"):
@@ -110,18 +98,3 @@ def _kept(reply: Reply) -> Kept:
         return HeldClaim(msgspec.structs.replace(reply, messages=[]), ids)
     assert isinstance(reply, Outcomes | Affected | QueueSettings | GroupsClosed | Deleted), reply
     return reply
-
-
-def replies_of(outcomes: Sequence[Reply | BideError]) -> list[Reply]:
-    """Return the replies of a batch.
-
-    Raises:
-        BideError: the outcome of its only command.
-        PartlyDone: an outcome is an error.
-    """
-    replies = [outcome for outcome in outcomes if not isinstance(outcome, BideError)]
-    if len(replies) == len(outcomes):
-        return replies
-    if len(outcomes) == 1 and isinstance(outcomes[0], BideError):
-        raise outcomes[0]
-    raise PartlyDone(outcomes)

@@ -48,6 +48,12 @@ class StoredQueue(Protocol):
     def apply(self, changes: Sequence[Change]) -> None:
         """Store changes, and count what they count; later ones may be of the same messages."""
 
+    def ack_at_once(self, command: Ack) -> bool:
+        """Ack the messages of a command together, if all are simply deleted, or remembered.
+
+        Returns whether it has; else the rules decide one by one.
+        """
+
     # Claims.
 
     def forget(self) -> None:
@@ -182,6 +188,3 @@ class QueueStore(Protocol[Q]):
 
     def put(self, command: Put) -> Outcomes:
         """Store messages."""
-
-    def ack(self, command: Ack) -> Outcomes:
-        """Delete messages, or keep them if their queue does."""

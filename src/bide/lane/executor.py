@@ -15,11 +15,10 @@ from typing import TypeVar
 import msgspec
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.engines.port import Capabilities, Engine, LeavesBeforeFork, PartlyDone
+from bide.engines.port import Capabilities, Engine, Identity, LeavesBeforeFork, PartlyDone
 from bide.lane.inbox import LaneRequest
 from bide.logs import logger, wait_while
 from bide.model import errors
-from bide.model.command_identity import Identity
 from bide.model.commands import Command
 from bide.model.forks import in_child
 from bide.model.replies import Claimed, Died, Reply

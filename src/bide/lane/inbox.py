@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from bide.clock import Signal
+from bide.engines.port import Identity
 from bide.logs import write_lines
-from bide.model.command_identity import Identity
 from bide.model.commands import Cancel, Claim, Command, History, RetryCommand
 from bide.model.ended import PENDING, end_of
 from bide.model.replies import Affected, Claimed, Ends, Outcomes, Reply

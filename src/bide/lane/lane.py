@@ -18,7 +18,7 @@ from collections.abc import Callable
 from types import BuiltinFunctionType
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.engines.port import Engine
+from bide.engines.port import Engine, Identity
 from bide.lane.executor import (
     CLOSED,
     as_repeated,
@@ -30,7 +30,6 @@ from bide.lane.inbox import AsyncRequest, BlockingRequest, LaneRequest, is_empty
 from bide.lane.lane_thread import LaneThread
 from bide.logs import waiting_lines, write_lines
 from bide.model import forks
-from bide.model.command_identity import Identity
 from bide.model.commands import Claim, Command, RetryCommand
 from bide.model.errors import BideError, Closed, OutcomeUnknown
 from bide.model.replies import Claimed, Reply

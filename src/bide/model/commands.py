@@ -22,8 +22,7 @@ from bide.model.limits import (
     MAX_RULE,
     MAX_RUN,
 )
-from bide.model.message import Item, Priority, State
-from bide.model.progress import Progress
+from bide.model.message import Item, Priority, Progress, State
 from bide.model.replies import (
     AckOutcome,
     BuryOutcome,

@@ -8,8 +8,10 @@ from functools import lru_cache
 
 from bide.model.errors import InvalidArgument
 from bide.model.forks import in_child, notice_fork
-from bide.model.internal_queues import SERVER_NAMESPACE
 from bide.model.limits import MAX_ACTOR, MAX_NAME, MAX_QUEUE
+
+SERVER_NAMESPACE = "bide.server"
+"""The namespace of the queues that are internal to servers: no client reaches them."""
 
 _PART = rf"[A-Za-z0-9][A-Za-z0-9_.:-]{{0,{MAX_QUEUE - 1}}}"
 _QUEUE = re.compile(rf"(?:{_PART}/)?{_PART}")

@@ -2,11 +2,10 @@
 
 from enum import Enum
 
+from bide.model.identity import SERVER_NAMESPACE
+
 INTERNAL_PREFIX = "bide:"
 """How the names of internal queues begin; a namespace may precede it."""
-
-SERVER_NAMESPACE = "bide.server"
-"""The namespace of the queues that are internal to servers: no client reaches them."""
 
 
 class InternalQueue(Enum):

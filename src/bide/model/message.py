@@ -11,7 +11,6 @@ from msgspec import Meta
 from bide.model import body as bodies
 from bide.model.errors import AccessDenied
 from bide.model.limits import MAX_NAME, MAX_PUT_FAILURES, MAX_RULE, MAX_RUN
-from bide.model.progress import Progress
 from bide.model.times import Duration, Moment, Ms, UnixMs, to_datetime
 
 if TYPE_CHECKING:
@@ -41,6 +40,9 @@ KEPT_FAILURES = 20
 
 REASON_LENGTH = 8_192
 """The maximum length of a failure's reason in characters: its first line and its end."""
+
+MAX_PROGRESS_TEXT = 200
+"""The maximum length of the text of a report of progress, in characters; a longer one is cut."""
 
 UNREADABLE = "the record of this message in the store cannot be read: its bytes are the body"
 """The failure of a message of which only the id can be read."""
@@ -157,6 +159,39 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
             True
         """
         return self.reason == LAPSED
+
+
+class Progress(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """How far a worker has come with a message, as it reports it.
+
+    Example:
+        >>> print(Progress(40, of=100, text="rows"))
+        40 of 100 rows (40 %)
+        >>> print(Progress(7))
+        7
+    """
+
+    done: float
+    """How much is done, in units of the worker's own."""
+    of: float | None = None
+    """How much there is to do; `None`: it is not known."""
+    text: Annotated[str, Meta(max_length=MAX_PROGRESS_TEXT)] = ""
+    """What is counted, or what the worker does now."""
+    moment: UnixMs = 0
+    """When the store got it, in Unix milliseconds; 0: it is under way to the store."""
+
+    @property
+    def percent(self) -> int | None:
+        """How much of the whole is done, 0 to 100; `None`: it is not known."""
+        if not self.of or self.of < 0:
+            return None
+        return max(0, min(100, int(100 * self.done / self.of)))
+
+    def __str__(self) -> str:
+        whole = "" if self.of is None else f" of {self.of:,.12g}"
+        text = f" {self.text}" if self.text else ""
+        share = "" if self.percent is None else f" ({self.percent} %)"
+        return f"{self.done:,.12g}{whole}{text}{share}"
 
 
 class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):

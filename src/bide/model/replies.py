@@ -10,8 +10,7 @@ from msgspec.structs import astuple
 from bide.model.command_parts import Lease
 from bide.model.ended import End
 from bide.model.errors import OutcomePending
-from bide.model.message import Failure, Message, State
-from bide.model.progress import Progress
+from bide.model.message import Failure, Message, Progress, State
 from bide.model.times import UnixMs, to_datetime
 
 

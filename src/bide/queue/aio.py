@@ -15,14 +15,13 @@ from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, cast, get_args
 
 from bide.lane.steps import Steps, arun_steps, following
-from bide.model.commands import Command, Put, Scan
+from bide.model.commands import Cancel, Command, Purge, Put, Reschedule, Revive, Scan, Where
 from bide.model.errors import WrongContext
 from bide.model.limits import IMPORT_LINES, MAX_BYTES
 from bide.model.message import Message
 from bide.model.replies import Page
 from bide.model.times import Duration
-from bide.model.undoing import Bulk, Undoable, Undone
-from bide.observing import spans
+from bide.queue import spans
 from bide.queue.arguments import wait_seconds
 from bide.queue.base import BaseQueue
 from bide.queue.delivery import AsyncDelivery, AsyncTake
@@ -32,6 +31,7 @@ from bide.queue.sync import Queue
 
 if TYPE_CHECKING:
     from bide.model.recovery import Recovered, Recovery
+    from bide.model.undoing import Undoable, Undone
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -180,15 +180,21 @@ class AsyncQueue(BaseQueue):
             first_line += len(part)
         return total
 
-    async def undo(self, undo: str) -> Undone:
+    async def undo(self, undo: str) -> "Undone":
         """Async form of `Queue.undo`."""
         await asyncio.to_thread(self._lane.open)  # its steps ask what the store can do
         return await self._run(taking_back(self.name, undo, self._builder.actor, self._lane))
 
-    async def _undoable(self, bulk: Bulk) -> Undoable:
-        """Make a bulk change that can be taken back; return how many messages were changed."""
+    async def _undoable(
+        self,
+        command: Cancel | Purge | Reschedule | Revive,
+        *,
+        where: Where | None = None,
+        by_id: bool = False,
+    ) -> "Undoable":
+        """Make a bulk change that can be taken back; see `Queue._undoable`."""
         await asyncio.to_thread(self._lane.open)
-        return await self._run(changing(bulk, self._lane))
+        return await self._run(changing(command, self._lane, where=where, by_id=by_id))
 
     async def _recovered(self, plan: "Recovery", dry_run: bool) -> "Recovered":
         """Carry out a plan; see `Queue.recover`."""

@@ -4,6 +4,7 @@ import os
 import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any, Literal
 
 import msgspec
@@ -13,7 +14,7 @@ from bide.model.ended import encode_result
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, plain_text, text_of
 from bide.model.limits import MAX_COUNT, check_whole
-from bide.model.message import STATES, Item, NewMessage, State
+from bide.model.message import MAX_PROGRESS_TEXT, STATES, Item, NewMessage, Progress, State
 from bide.model.times import Duration, Moment, interval, milliseconds
 
 OnConflict = Literal["keep", "replace"]
@@ -191,6 +192,29 @@ def check_undo(undo: bool, *, several: bool, dry_run: bool, within: object) -> N
     if undo and (dry_run or within is not None):
         name = "dry_run" if dry_run else "within"
         raise InvalidArgument(f"undo= and {name}= cannot be combined; leave one of them out")
+
+
+def progress_of(done: float, of: float | None = None, text: str = "") -> Progress:
+    """Return a report, checked.
+
+    Raises:
+        InvalidArgument: a number is none, or not finite; or the text is no text.
+    """
+    for name, value in (("done", done), ("of", of)):
+        if name == "of" and value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InvalidArgument(f"{name}={value!r} is no number")
+        try:
+            is_finite = isfinite(value)
+        except OverflowError:  # an `int` that is too large for a `float`
+            is_finite = False
+        if not is_finite:
+            raise InvalidArgument(f"{name} must be a finite number, as a report is JSON")
+    if not isinstance(text, str):
+        raise InvalidArgument(f"text takes a str, not {type(text).__name__}")
+    readable = text.encode(errors="replace").decode()
+    return Progress(float(done), None if of is None else float(of), readable[:MAX_PROGRESS_TEXT])
 
 
 def check_running(

@@ -18,7 +18,7 @@ from bide.model.forks import notice_fork
 from bide.model.identity import actor_of, check_name
 from bide.model.limits import MAX_BODY
 from bide.model.times import Duration, Rate
-from bide.observing import spans
+from bide.queue import spans
 from bide.queue.arguments import check_joins
 from bide.queue.command_builder import CommandBuilder
 

@@ -22,9 +22,8 @@ from bide.model.identity import (
     text_of,
 )
 from bide.model.limits import MAX_BODY, MAX_BUCKETS, MAX_COUNT, MAX_LEASE, MAX_PAGE, check_whole
-from bide.model.message import Item, Message, NewMessage, State
+from bide.model.message import Item, Message, NewMessage, Progress, State
 from bide.model.options import OPTIONS, check_options
-from bide.model.progress import Progress, progress
 from bide.model.replies import ClosedGroup
 from bide.model.times import (
     Duration,
@@ -36,7 +35,6 @@ from bide.model.times import (
     unix,
     when,
 )
-from bide.model.undoing import Bulk, bulk_of
 from bide.queue import arguments
 
 _SIMPLE = frozenset((dict, list, str, bytes, int, float, bool, type(None)))
@@ -471,7 +469,7 @@ class CommandBuilder:
         self, leases: Sequence[cmd.Lease], done: float, of: float | None, text: str
     ) -> cmd.Extend:
         """Return the command that says how far a worker has come."""
-        reports: list[Progress | None] = [progress(done, of, text)] * len(leases)
+        reports: list[Progress | None] = [arguments.progress_of(done, of, text)] * len(leases)
         return cmd.Extend(self.queue, list(leases), None, reports)
 
     def forecast(self, bucket: Duration, horizon: Duration) -> cmd.ForecastCommand:
@@ -518,11 +516,6 @@ class CommandBuilder:
     def revive(self, ids: Sequence[str], delay: Duration) -> cmd.Revive:
         """Return the command that revives dead letters."""
         return cmd.Revive(self.queue, arguments.ids_of(ids), when(delay, None)[1], actor=self.actor)
-
-    def revive_bulk(self, ids: Iterable[str] | None, delay: Duration) -> Bulk:
-        """Return the first part of reviving dead letters with undo; without ids, of all."""
-        command = self.revive([] if ids is None else arguments.one_or_several(ids), delay)
-        return bulk_of(command, by_id=ids is not None)
 
 
 def _policy_of(on_conflict: str, others: Sequence[str] = ()) -> cmd.OnConflict:

@@ -22,7 +22,7 @@ from bide.model.errors import (
     StopRequested,
     StoreBusy,
 )
-from bide.model.progress import Progress
+from bide.model.message import Progress
 from bide.model.replies import SIZES, Counts, Deleted, Ends, Forecasted, Outcome, Outcomes
 from bide.model.times import to_datetime
 

@@ -21,13 +21,13 @@ from bide.model.commands import (
     Purge,
     Put,
     Reschedule,
+    Revive,
     Scan,
     Where,
 )
 from bide.model.ended import End
 from bide.model.errors import AccessDenied
 from bide.model.message import Message
-from bide.model.parts import in_parts
 from bide.model.replies import (
     Affected,
     Ends,
@@ -39,14 +39,14 @@ from bide.model.replies import (
     Page,
 )
 from bide.model.times import Duration
-from bide.model.undoing import Bulk, Undoable, Undone
-from bide.observing.explanation import Explanation
 from bide.queue.arguments import one_or_several
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import Cancelled, Closing, Imported, result_in
 
 if TYPE_CHECKING:
     from bide.model.recovery import Recovered, Recovery
+    from bide.model.undoing import Undoable, Undone
+    from bide.observing.explanation import Explanation
 
 
 def putting(command: Put) -> Steps[list[Outcome]]:
@@ -229,6 +229,8 @@ def reviving(
     builder: CommandBuilder, ids: Iterable[str] | None, delay: Duration
 ) -> Steps[list[Outcome]]:
     """Revive dead letters, a thousand at a time; without ids, all."""
+    from bide.model.parts import in_parts
+
     command = builder.revive([], delay)  # checks the delay, even if none is dead
     ids_to_revive = [] if ids is None else one_or_several(ids)
     scan = builder.scan("dead", None, None, None, 500) if ids is None else None
@@ -241,23 +243,31 @@ def reviving(
     return [command.answered(outcome) for outcome in outcomes]
 
 
-def explaining(queue: str, id: str, lane: Lane) -> Steps[Explanation]:
+def explaining(queue: str, id: str, lane: Lane) -> Steps["Explanation"]:
     """Explain where a message is, by what the store and the workers' reports say."""
     from bide.observing.circumstances import look_further
+    from bide.observing.explanation import Explanation
 
     facts: Explained = yield Explain(queue, id)
     facts = yield from look_further(queue, id, facts, around=lane.capabilities.shared)
     return Explanation(id, queue, facts)
 
 
-def changing(bulk: Bulk, lane: Lane) -> Steps[Undoable]:
-    """Make a bulk change that can be taken back, in a store that is open."""
+def changing(
+    command: Cancel | Purge | Reschedule | Revive,
+    lane: Lane,
+    *,
+    where: Where | None = None,
+    by_id: bool = False,
+) -> Steps["Undoable"]:
+    """Make a bulk change that can be taken back, in a store that is open; see `bulk_of`."""
+    from bide.model.undoing import bulk_of
     from bide.undoing.changes import in_store, whole
 
-    return (yield from whole(bulk, in_store(lane)))
+    return (yield from whole(bulk_of(command, where, by_id=by_id), in_store(lane)))
 
 
-def taking_back(queue: str, undo: str, actor: str | None, lane: Lane) -> Steps[Undone]:
+def taking_back(queue: str, undo: str, actor: str | None, lane: Lane) -> Steps["Undone"]:
     """Take back a bulk change, in a store that is open."""
     from bide.undoing.changes import in_store, whole_undo
 

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 from msgspec import UNSET, UnsetType
 
 from bide.lane.steps import Steps, first_of, following, run_steps
-from bide.model.commands import Command, Count, Delete, Put, Scan
+from bide.model.commands import (
+    Cancel,
+    Command,
+    Count,
+    Delete,
+    Purge,
+    Put,
+    Reschedule,
+    Revive,
+    Scan,
+    Where,
+)
 from bide.model.ended import End
 from bide.model.errors import InvalidArgument, WrongContext
 from bide.model.identity import check_name
@@ -16,19 +27,17 @@ from bide.model.limits import BULK
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
 from bide.model.replies import ClosedGroup, Counts, Outcome, Page, QueueSettings
 from bide.model.times import Duration, Moment, Rate, to_datetime
-from bide.model.undoing import Bulk, Undoable, Undone, bulk_of
-from bide.observing import spans
-from bide.observing.explanation import Explanation
+from bide.queue import spans
 from bide.queue.arguments import (
     OnConflict,
     check_no_rule,
     check_running,
     check_undo,
+    one_or_several,
     wait_seconds,
 )
 from bide.queue.base import SETTLES, BaseQueue
 from bide.queue.delivery import CURRENT, Delivery, Held, Take, ack_command, leases, settled
-from bide.queue.dry_run import look_at_dead, look_at_purge
 from bide.queue.results import (
     Audit,
     Cancelled,
@@ -62,7 +71,9 @@ from bide.queue.steps import (
 if TYPE_CHECKING:
     from bide.model.recovery import Overdue, Recovered, Recovery
     from bide.model.repeat import Repeat
+    from bide.model.undoing import Undoable, Undone
     from bide.model.window import Window
+    from bide.observing.explanation import Explanation
 
 T = TypeVar("T")
 
@@ -437,7 +448,7 @@ class Queue(BaseQueue):
         after: Moment | None = None,
         before: Moment | None = None,
         undo: Literal[True],
-    ) -> Undoable: ...
+    ) -> "Undoable": ...
     def cancel(
         self,
         id: str | None = None,
@@ -452,7 +463,7 @@ class Queue(BaseQueue):
         running: bool = False,
         wait: Duration | None = None,
         within: object = None,
-    ) -> Outcome | int | Cancelled | Undoable:
+    ) -> "Outcome | int | Cancelled | Undoable":
         """Cancel a message that no worker holds; or all of a group, or of a time span.
 
         By id, the successor of a message that a worker holds (see `put`, `latest`) is removed; by
@@ -498,7 +509,7 @@ class Queue(BaseQueue):
         command = self._builder.cancel_where(group, after, before, dry_run, running=running)
         check_undo(undo, several=True, dry_run=dry_run, within=within)
         if undo:
-            return self._undoable(bulk_of(command))
+            return self._undoable(command)
         if running:
             return self._run(stopping_all(command), within=within)
         return self._run(repeated(command), within=within)
@@ -614,7 +625,7 @@ class Queue(BaseQueue):
         after: Moment | None = None,
         before: Moment | None = None,
         undo: Literal[True],
-    ) -> Undoable: ...
+    ) -> "Undoable": ...
     def reschedule(
         self,
         id: str | None = None,
@@ -630,7 +641,7 @@ class Queue(BaseQueue):
         dry_run: bool = False,
         undo: bool = False,
         within: object = None,
-    ) -> Outcome | int | Undoable:
+    ) -> "Outcome | int | Undoable":
         """Change when a message is due that no worker holds; or when those of a group are.
 
         Args:
@@ -678,7 +689,7 @@ class Queue(BaseQueue):
         command = self._builder.reschedule([], delay, at, None)
         check_undo(undo, several=True, dry_run=dry_run, within=within)
         if undo:
-            return self._undoable(bulk_of(command, self._builder.where(group, after, before)))
+            return self._undoable(command, where=self._builder.where(group, after, before))
         if dry_run:  # a cancel would change the same messages, and the store can count those
             return self._run(repeated(self._builder.cancel_where(group, after, before, dry_run)))
         scan = self._builder.scan(None, group, after, before, BULK)
@@ -812,7 +823,7 @@ class Queue(BaseQueue):
 
         return self._run(backfilling(self._builder, id, after, before))
 
-    def undo(self, undo: str) -> Undone:
+    def undo(self, undo: str) -> "Undone":
         """Take back a bulk change that was made with `undo=True`, up to ten minutes ago.
 
         Args:
@@ -879,7 +890,7 @@ class Queue(BaseQueue):
     @overload
     def revive(
         self, ids: Iterable[str] | None = None, *, delay: Duration = 0, undo: Literal[True]
-    ) -> Undoable: ...
+    ) -> "Undoable": ...
     @overload
     def revive(
         self, ids: Iterable[str] | None = None, *, delay: Duration = 0, dry_run: Literal[True]
@@ -891,7 +902,7 @@ class Queue(BaseQueue):
         delay: Duration = 0,
         undo: bool = False,
         dry_run: bool = False,
-    ) -> list[Outcome] | int | Undoable:
+    ) -> "list[Outcome] | int | Undoable":
         """Return dead letters (by default all) to the queue, due after `delay`.
 
         They get all their attempts again. With `undo` it can be taken back, see `undo`; returns how
@@ -900,10 +911,13 @@ class Queue(BaseQueue):
         check_undo(undo, several=True, dry_run=dry_run, within=None)
         if not undo and not dry_run:
             return self._run(reviving(self._builder, ids, delay))
-        bulk = self._builder.revive_bulk(ids, delay)
+        ids_to_revive = None if ids is None else one_or_several(ids)
+        command = self._builder.revive(ids_to_revive or [], delay)
         if undo:
-            return self._undoable(bulk)
-        return self._run(look_at_dead(self.name, bulk.ids))
+            return self._undoable(command, by_id=ids is not None)
+        from bide.queue.dry_run import look_at_dead  # here: most programs try nothing out
+
+        return self._run(look_at_dead(self.name, ids_to_revive))
 
     @overload
     def purge(
@@ -912,7 +926,7 @@ class Queue(BaseQueue):
     @overload
     def purge(
         self, *, state: State, before: Moment | None = None, undo: Literal[True]
-    ) -> Undoable: ...
+    ) -> "Undoable": ...
     def purge(
         self,
         *,
@@ -920,7 +934,7 @@ class Queue(BaseQueue):
         before: Moment | None = None,
         undo: bool = False,
         dry_run: bool = False,
-    ) -> int | Undoable:
+    ) -> "int | Undoable":
         """Delete the messages of a state, 1,000 in each commit. Returns how many.
 
         Args:
@@ -934,9 +948,11 @@ class Queue(BaseQueue):
         command = self._builder.purge(state, before)
         check_undo(undo, several=True, dry_run=dry_run, within=None)
         if dry_run:
+            from bide.queue.dry_run import look_at_purge
+
             return self._run(look_at_purge(command))
         if undo:
-            return self._undoable(bulk_of(command))
+            return self._undoable(command)
         return self._run(repeated(command))
 
     def configure(
@@ -1065,7 +1081,7 @@ class Queue(BaseQueue):
             return self._run(forecasting(command))
         return self._execute(command, partial(Forecast.of, bucket_ms=command.bucket))
 
-    def explain(self, id: str) -> Explanation:
+    def explain(self, id: str) -> "Explanation":
         """Tell why a message is where it is: when it is due, what it waits for, or who holds it.
 
         Args:
@@ -1139,9 +1155,21 @@ class Queue(BaseQueue):
         """
         return self._run(loading(lines, self.name, self._builder.max_body))
 
-    def _undoable(self, bulk: Bulk) -> Undoable:
-        """Make a bulk change that can be taken back; return how many messages were changed."""
-        return self._run(changing(bulk, self._lane))
+    def _undoable(
+        self,
+        command: Cancel | Purge | Reschedule | Revive,
+        *,
+        where: Where | None = None,
+        by_id: bool = False,
+    ) -> "Undoable":
+        """Make a bulk change that can be taken back; return how many messages were changed.
+
+        Args:
+            command: what changes.
+            where: which messages, if the command itself has no rule.
+            by_id: only the messages whose ids the command names.
+        """
+        return self._run(changing(command, self._lane, where=where, by_id=by_id))
 
     def _recovered(self, plan: "Recovery", dry_run: bool) -> "Recovered":
         """Carry out a plan."""

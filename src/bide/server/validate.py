@@ -20,11 +20,10 @@ from bide.model.identity import check_actor, check_name, check_queue
 from bide.model.internal_queues import InternalQueue, internal_queue
 from bide.model.message import Item
 from bide.model.options import check_options
-from bide.model.progress import progress
 from bide.model.replies import ClosedGroup
 from bide.model.runs import Run, check_repeated_id, check_rule_and_run
 from bide.model.undoing import Bulk, Undo
-from bide.queue.arguments import checked_version, overdue_of
+from bide.queue.arguments import checked_version, overdue_of, progress_of
 from bide.server.access.declarations import is_about_own_queues
 from bide.server.access.heartbeats import check_heartbeat
 from bide.server.access.rights import Caller, rights_of
@@ -284,7 +283,7 @@ RULES: dict[str, Rule] = {
     "overdue": lambda plan, name: overdue_of(plan),
     "leases": lambda lease, name: check_name(lease.id),
     "next": lambda following, name: Run.of(following.run),
-    "progress": lambda report, name: progress(report.done, report.of, report.text),
+    "progress": lambda report, name: progress_of(report.done, report.of, report.text),
     "results": lambda result, name: check_result(result),
     "versions": lambda version, name: checked_version(version),
 }

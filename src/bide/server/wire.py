@@ -14,8 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_HTTP_MESSAGES, MAX_LEASE_TOKEN
-from bide.model.message import Message, Name, Options, State
-from bide.model.progress import MAX_TEXT, Progress
+from bide.model.message import MAX_PROGRESS_TEXT, Message, Name, Options, Progress, State
 from bide.model.repeat import MAX_TIMES, Missed, Repeat, repeat
 from bide.model.replies import Counts, Flow, Outcome, QueueSettings, Sizes
 from bide.model.runs import Run
@@ -261,7 +260,7 @@ class ProgressOf(LeaseOf, kw_only=True):
     """How much is done, in units of your own."""
     of: float | None = None
     """How much there is to do, if that is known."""
-    text: Annotated[str, Meta(max_length=MAX_TEXT)] = ""
+    text: Annotated[str, Meta(max_length=MAX_PROGRESS_TEXT)] = ""
     """What is counted, or what you do now."""
 
 

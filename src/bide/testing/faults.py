@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from bide.engines.port import Capabilities, Engine, LeavesBeforeFork, Notifier
-from bide.model.command_identity import Identities
+from bide.engines.port import Capabilities, Engine, Identities, LeavesBeforeFork, Notifier
 from bide.model.commands import Command
 from bide.model.replies import Reply
 

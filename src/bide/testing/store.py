@@ -9,12 +9,11 @@ from typing import Any, Self
 
 import msgspec
 
-from bide.engines.port import Engine
+from bide.engines.port import Engine, Identities
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
 from bide.lane.steps import first_of, run_steps
 from bide.model import body as bodies
-from bide.model.command_identity import Identities
 from bide.model.commands import Command, Put, Scan
 from bide.model.ended import PENDING
 from bide.model.errors import Closed, InvalidArgument

@@ -7,10 +7,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from bide.engines.port import Capabilities, Engine, Notifier, PartlyDone
+from bide.engines.port import (
+    Capabilities,
+    Engine,
+    Identities,
+    Identity,
+    Notifier,
+    PartlyDone,
+    replies_of,
+)
 from bide.engines.registry import opener
-from bide.engines.repetition import replies_of
-from bide.model.command_identity import Identities, Identity
 from bide.model.commands import MAX_BYTES, Cancel, Claim, Command, History, Where
 from bide.model.errors import BideError
 from bide.model.message import FORGET

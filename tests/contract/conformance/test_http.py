@@ -14,8 +14,7 @@ import pytest
 from bide.engines.http import address_of
 from bide.engines.http.connection import HttpAddress
 from bide.engines.http.engine import HttpEngine
-from bide.engines.port import Engine
-from bide.model.command_identity import Identities
+from bide.engines.port import Engine, Identities
 from bide.model.commands import Command
 from bide.model.errors import InvalidArgument
 from bide.model.replies import Reply

@@ -30,7 +30,8 @@ from bide.engines.rules.change import (
 )
 from bide.engines.rules.decide import BY_ID, BY_LEASE, Decision, decide, decide_new, decide_put
 from bide.engines.rules.record import Record
-from bide.engines.sqlite.constants import CONSTANTS as SQLITE
+from bide.engines.sqlite.limits import SQL as LIMITS_SQL
+from bide.engines.sqlite.tables import CONSTANTS as SQLITE
 from bide.engines.sqlite.tables import SQL
 from bide.importing.foreign_redis import ForeignRedis
 from bide.model import commands as cmd
@@ -115,7 +116,7 @@ WORDS = {
 
 
 def test_each_name_in_capitals_is_that_of_a_constant() -> None:
-    for text in [*function_texts(), *vars(SQL).values()]:
+    for text in [*function_texts(), *vars(SQL).values(), *vars(LIMITS_SQL).values()]:
         code = re.sub(r"--.*|'(?:[^']|'')*'", "", text)
         assert re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", code) == []
 

@@ -22,7 +22,7 @@ from bide.cli import main
 from bide.engines.registry import opener
 from bide.model import commands as cmd
 from bide.model.errors import BideError
-from bide.model.internal_queues import SERVER_NAMESPACE
+from bide.model.identity import SERVER_NAMESPACE
 from bide.model.message import Item
 from bide.model.times import LATEST, milliseconds
 from bide.server.app import ServerApp

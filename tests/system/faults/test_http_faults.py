@@ -8,8 +8,8 @@ from typing import TypeVar
 import pytest
 
 import bide
+from bide.engines.port import Identity
 from bide.engines.registry import opener
-from bide.model.command_identity import Identity
 from bide.model.commands import Cancel, Count, Put
 from bide.model.errors import OutcomeUnknown, StoreUnavailable
 from bide.model.message import Item, Message

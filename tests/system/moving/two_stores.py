@@ -7,11 +7,10 @@ from typing import Self
 
 import bide
 from bide.engines.memory import MemoryEngine
-from bide.engines.port import Engine
+from bide.engines.port import Engine, Identities
 from bide.engines.sqlite import SqliteEngine
 from bide.lane.lane import Lane
 from bide.lane.shared import _open
-from bide.model.command_identity import Identities
 from bide.model.commands import Command
 from bide.model.replies import Reply
 from bide.testing.clock import FakeClock

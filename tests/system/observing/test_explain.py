@@ -16,8 +16,7 @@ import bide
 from bide.consuming.late_causes import Waited, blocks_of, causes_of
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Ack, Lease, Put
-from bide.model.message import Item
-from bide.model.progress import Progress
+from bide.model.message import Item, Progress
 from bide.model.replies import AHEAD, Explained, Limited, Pause, Serving, Subscribed
 from bide.model.times import LATEST, to_datetime
 from bide.observing.explanation import Explanation

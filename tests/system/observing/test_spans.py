@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 import bide
-from bide.observing import spans
+from bide.queue import spans
 from bide.worker.process.runner import Runner
 
 PATIENCE = 60

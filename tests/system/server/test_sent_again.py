@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from bide.engines.constants import MAX_SENDERS
 from bide.engines.memory import MemoryEngine
-from bide.engines.repetition import MAX_SENDERS
 from bide.server.access.rights import Caller
 from bide.server.access.senders import sender_of
 from bide.server.limits.request_bodies import LARGE

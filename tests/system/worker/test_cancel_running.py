@@ -14,7 +14,7 @@ import bide
 from bide.clock import sleep
 from bide.consuming.consumer import CLEANUP
 from bide.model.commands import Cancel, Extend, History
-from bide.model.progress import Progress
+from bide.model.message import Progress
 from bide.model.replies import Ends, Outcome, Outcomes
 from bide.testing import ManualWorker, ScratchStore
 from tests.system.worker.worker_app import Scene, until

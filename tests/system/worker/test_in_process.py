@@ -13,10 +13,9 @@ import pytest
 
 import bide
 from bide.engines.memory import MemoryEngine
-from bide.engines.port import Capabilities
+from bide.engines.port import Capabilities, Identities
 from bide.engines.registry import opener
 from bide.lane.lane import Lane
-from bide.model.command_identity import Identities
 from bide.model.commands import Command, Scan
 from bide.model.replies import Page, Reply
 from bide.observing import heartbeat

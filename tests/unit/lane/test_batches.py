@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from bide.clock import Signal
+from bide.engines.port import Identities
 from bide.lane.inbox import MAX_COMMANDS, AsyncRequest, Inbox
 from bide.lane.lane import Lane
-from bide.model.command_identity import Identities
 from bide.model.commands import Command, Count, Put
 from bide.model.errors import OutcomeUnknown, StoreBusy, StoreError, StoreFull
 from bide.model.replies import Outcomes, Reply

@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from bide.engines.memory import MemoryEngine
-from bide.engines.port import Capabilities
+from bide.engines.port import Capabilities, Identities, Identity
 from bide.lane.lane import Lane
-from bide.model.command_identity import Identities, Identity
 from bide.model.commands import Ack, Cancel, Command, Count, Extend, Lease
 from bide.model.errors import (
     AccessDenied,

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from bide.engines.memory import MemoryEngine
-from bide.engines.port import Capabilities
+from bide.engines.port import Capabilities, Identities
 from bide.engines.sqlite import SqliteEngine
 from bide.engines.sqlite import engine as sqlite
 from bide.lane.inbox import AsyncRequest, LaneRequest
 from bide.lane.lane import Lane
-from bide.model.command_identity import Identities
 from bide.model.commands import Claim, Command, Count, History, RetryCommand
 from bide.model.errors import StoreBusy
 from bide.model.replies import Counts, Reply, expect

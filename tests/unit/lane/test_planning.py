@@ -8,9 +8,9 @@ import pytest
 
 import bide
 from bide.engines.memory import MemoryEngine
+from bide.engines.port import Identities
 from bide.lane.lane import Lane
 from bide.model import commands as cmd
-from bide.model.command_identity import Identities
 from bide.model.errors import StoreUnavailable
 from bide.model.message import Item, Message
 from bide.model.replies import Claimed, Found, Outcomes, Reply, expect

@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from bide.engines.memory import MemoryEngine
+from bide.engines.port import Identities
 from bide.lane.lane import Lane
 from bide.lane.waiting_claims import LOOK_AGAIN, LOOK_AGAIN_CALM
-from bide.model.command_identity import Identities
 from bide.model.commands import Claim, Command
 from bide.model.errors import StoreError
 from bide.model.replies import Claimed, Reply

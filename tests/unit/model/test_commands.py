@@ -13,13 +13,8 @@ import pytest
 import bide
 from bide.model import commands as cmd
 from bide.model import replies
-from bide.model.internal_queues import (
-    INTERNAL_PREFIX,
-    SERVER_NAMESPACE,
-    InternalQueue,
-    is_internal,
-    is_listed,
-)
+from bide.model.identity import SERVER_NAMESPACE
+from bide.model.internal_queues import INTERNAL_PREFIX, InternalQueue, is_internal, is_listed
 from bide.model.message import Item
 from bide.model.replies import Counts, Flow, Outcome, Sizes
 from bide.server.limits.decoding import BatchCommand

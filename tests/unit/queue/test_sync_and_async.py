@@ -7,10 +7,10 @@ import pytest
 
 import bide
 from bide.engines.memory import MemoryEngine
+from bide.engines.port import Identities
 from bide.exports import to_line
 from bide.lane.lane import Lane
 from bide.model import commands as cmd
-from bide.model.command_identity import Identities
 from bide.model.limits import MAX_BYTES
 from bide.model.message import Item, version_of
 from bide.model.replies import Outcome, Reply

@@ -26,7 +26,6 @@ from bide.cli.work.revive import revive
 from bide.model.commands import Purge
 from bide.model.parts import in_parts
 from bide.model.replies import Outcomes
-from bide.model.undoing import bulk_of
 from bide.queue.sync import Queue
 
 
@@ -173,7 +172,7 @@ def purge(
         letters,
         "purged",
         purge,
-        lambda ids: orders._undoable(bulk_of(command(ids), by_id=True)),
+        lambda ids: orders._undoable(command(ids), by_id=True),
         dry_run=dry_run,
         undoable=undoable,
         yes=yes,

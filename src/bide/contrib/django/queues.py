@@ -16,7 +16,7 @@ from bide.model.commands import Cancel, Command, Put, Reschedule
 from bide.model.errors import InvalidArgument
 from bide.model.recovery import Recovered, Recovery
 from bide.model.replies import Reply
-from bide.model.undoing import Bulk, Undoable, Undone
+from bide.model.undoing import Undoable, Undone
 from bide.outbox.rows import pending, timed
 from bide.queue.arguments import check_joins
 from bide.queue.base import BaseQueue
@@ -104,9 +104,9 @@ class Queue(OfSettings, bide.Queue):
         self._refuse_in_transaction("undo()")
         return super().undo(undo)
 
-    def _undoable(self, bulk: Bulk) -> Undoable:
+    def _undoable(self, *args: Any, **options: Any) -> Undoable:
         self._refuse_in_transaction("a change with undo=True")
-        return super()._undoable(bulk)
+        return super()._undoable(*args, **options)
 
     def _recovered(self, plan: Recovery, dry_run: bool) -> Recovered:
         if not dry_run:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from bide.engines.constants import PART, WHOLE_PART
 from bide.engines.execution.pausing import pause_of, pause_or_resume
 from bide.engines.rules.change import finished
 from bide.engines.rules.decide import decide, decide_each
@@ -22,12 +23,6 @@ from bide.model.replies import (
     Sizes,
 )
 from bide.model.times import LIMITS
-
-PART = 100
-"""How many records a command has in memory at a time: each may have much beside its body."""
-
-WHOLE_PART = 8
-"""How many it has at a time if it needs their bodies, for their versions."""
 
 
 def change_each(queue: StoredQueue, command: Any, names: Sequence[str | cmd.Lease]) -> Outcomes:
@@ -67,6 +62,15 @@ def reopening(queue: StoredQueue) -> list[int]:
     if opens_us is None:
         return []
     return [-(-opens_us // 1000) if opens_us > queue.lines.now else queue.now]  # rounded up
+
+
+def ack(store: QueueStore[Any], command: cmd.Ack) -> Outcomes:
+    """Delete messages, or keep them if the queue does."""
+    queue = store.open(command.queue)
+    if not queue.ack_at_once(command):
+        return change_each(queue, command, command.leases)
+    outcomes = [Outcome(lease.id, True) for lease in command.leases]
+    return Outcomes(outcomes, min(reopening(queue), default=None))
 
 
 def cancel(store: QueueStore[Any], command: cmd.Cancel) -> Outcomes | Affected:

@@ -32,7 +32,7 @@ VERBS: dict[type[cmd.Command], Verb] = {
     cmd.Edit: _by_name,
     cmd.Claim: claim,
     cmd.Extend: _by_name,
-    cmd.Ack: lambda store, command: store.ack(command),
+    cmd.Ack: changing.ack,
     cmd.Renew: _by_name,
     cmd.RetryCommand: _by_name,
     cmd.BuryCommand: changing.bury,

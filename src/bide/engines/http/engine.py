@@ -9,9 +9,8 @@ import msgspec
 from bide.engines.http.answers import error_of, refusal
 from bide.engines.http.connection import HttpAddress, HttpConnection
 from bide.engines.http.events import HttpNotifier
-from bide.engines.port import Capabilities, Notifier, PartlyDone
+from bide.engines.port import Capabilities, Identities, Identity, Notifier, PartlyDone
 from bide.model import errors
-from bide.model.command_identity import Identities, Identity
 from bide.model.commands import Command, Find
 from bide.model.errors import BideError, Closed, OutcomeUnknown
 from bide.model.replies import Found, Outcomes, Page, QueueSettings, Reply

@@ -10,16 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bide.engines.bounded_dict import BoundedDict
+from bide.engines.constants import MAX_SENDERS
 from bide.engines.cursor import position
-from bide.engines.execution import changing
 from bide.engines.execution.commands import answer_again, execute
 from bide.engines.memory.queue_state import MemoryQueue
-from bide.engines.port import Capabilities, Engine, Notifier
+from bide.engines.port import Capabilities, Engine, Identities, Identity, Notifier, replies_of
 from bide.engines.queue_row import QueueRow
-from bide.engines.repetition import MAX_SENDERS, Answers, recall, remember, replies_of
+from bide.engines.repetition import Answers, recall, remember
 from bide.engines.rules.decide import Decision, decide_new, decide_put
 from bide.model import commands as cmd
-from bide.model.command_identity import Identities, Identity
 from bide.model.errors import OutcomeUnknown
 from bide.model.replies import Outcome, Outcomes, Reply
 
@@ -173,7 +172,3 @@ class MemoryEngine:
             queue.apply(decision.changes)
             outcomes.append(decision.outcome)
         return Outcomes.of(outcomes)
-
-    def ack(self, command: cmd.Ack) -> Outcomes:
-        """Delete messages, or keep them if their queue does."""
-        return changing.change_each(self.open(command.queue), command, command.leases)

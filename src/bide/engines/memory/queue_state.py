@@ -16,7 +16,7 @@ from bide.engines.queue_row import QueueRow
 from bide.engines.rules.change import Change, Facts, leased, ready
 from bide.engines.rules.record import Record, matches
 from bide.model.command_parts import Origin, Where
-from bide.model.commands import Scan
+from bide.model.commands import Ack, Scan
 from bide.model.ended import KEPT_ENDS, End, size_of_end
 from bide.model.limits import MAX_FORWARDED, MAX_RETURNED
 from bide.model.message import EXPIRED_KEEP, FORGET, STATES, State, stored_size
@@ -216,6 +216,10 @@ class MemoryQueue:
         if self.row.limited:
             return self.lines.ahead(record, rank)
         return int(self.sets["ready"].bisect_left((rank, record.seq)))
+
+    def ack_at_once(self, command: Ack) -> bool:
+        """Return `False`: the rules decide one by one."""
+        return False
 
     # Claims.
 

@@ -9,16 +9,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from bide.engines.constants import MAX_KEPT
+from bide.engines.port import Identity
 from bide.engines.postgres.arrays import booleans, integers, texts
 from bide.engines.postgres.batch import PostgresBatch
 from bide.engines.postgres.calls import change_outcomes
 from bide.engines.postgres.constants import OUTCOME_STATES
 from bide.engines.postgres.putting import put_outcomes, stored
 from bide.engines.postgres.reading import held
-from bide.engines.repetition import MAX_KEPT, NotKept, recall
 from bide.engines.repetition import Answers as SenderAnswers
+from bide.engines.repetition import NotKept, recall
 from bide.model import commands as cmd
-from bide.model.command_identity import Identity
 from bide.model.errors import OutcomeUnknown
 from bide.model.replies import (
     Affected,

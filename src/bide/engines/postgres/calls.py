@@ -28,8 +28,7 @@ from bide.engines.postgres.scanning import scan
 from bide.model import commands as cmd
 from bide.model.command_parts import versions_of
 from bide.model.limits import MAX_FORWARDED
-from bide.model.message import REASON_LENGTH, STATES
-from bide.model.progress import Progress
+from bide.model.message import REASON_LENGTH, STATES, Progress
 from bide.model.replies import (
     PAUSES,
     Affected,

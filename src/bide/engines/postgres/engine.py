@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from psycopg.errors import LockNotAvailable
 
 from bide.engines.bounded_dict import BoundedDict
-from bide.engines.port import Capabilities, Notifier, PartlyDone
+from bide.engines.port import Capabilities, Identities, Notifier, PartlyDone, replies_of
 from bide.engines.postgres.batch import NEVER, Floors, PostgresBatch
 from bide.engines.postgres.calls import replies
 from bide.engines.postgres.connection import PostgresCaller, Witness
@@ -25,9 +25,7 @@ from bide.engines.postgres.reading import is_awaited
 from bide.engines.postgres.schema import catalog_only, prepare
 from bide.engines.postgres.settings import PostgresSettings, is_pooled
 from bide.engines.postgres.transactions import ReplyOrError, transact
-from bide.engines.repetition import replies_of
 from bide.logs import logger
-from bide.model.command_identity import Identities
 from bide.model.commands import (
     Ack,
     BuryCommand,

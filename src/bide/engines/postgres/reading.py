@@ -13,8 +13,16 @@ from bide.engines.postgres.batch import NEVER, PostgresBatch, Wait
 from bide.logs import logger
 from bide.model import commands as cmd
 from bide.model.ended import ENDINGS, KEPT_ENDS, PENDING, End, within_budget
-from bide.model.message import STATES, UNREADABLE, Failure, Item, Message, State, unreadable
-from bide.model.progress import Progress
+from bide.model.message import (
+    STATES,
+    UNREADABLE,
+    Failure,
+    Item,
+    Message,
+    Progress,
+    State,
+    unreadable,
+)
 from bide.model.rank import PROMOTE
 from bide.model.replies import (
     AHEAD,

@@ -8,13 +8,13 @@ from operator import itemgetter
 import psycopg
 
 from bide.engines.bounded_dict import BoundedDict
+from bide.engines.port import Identities, Identity
 from bide.engines.postgres.answers import SENT_BEFORE, Remembered
 from bide.engines.postgres.arrays import integers, texts
 from bide.engines.postgres.batch import NO_IDENTITY, PostgresBatch
 from bide.engines.postgres.calls import is_one_call, remembers, replies
 from bide.engines.postgres.connection import Argument
 from bide.engines.postgres.putting import only_puts, put_one
-from bide.model.command_identity import Identities, Identity
 from bide.model.commands import Claim, Command, Put
 from bide.model.errors import BideError
 from bide.model.replies import Reply

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from bide.engines.constants import with_constants
+from bide.engines.port import Identity
 from bide.engines.redis.constants import CONSTANTS
 from bide.engines.redis.layout import Word
-from bide.model.command_identity import Identity
 from bide.model.errors import StoreError, Unsupported
 from bide.model.replies import Reply
 

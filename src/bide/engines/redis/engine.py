@@ -7,7 +7,7 @@ from itertools import chain, groupby
 from typing import Any
 
 from bide.engines import losses
-from bide.engines.port import Capabilities, Notifier, PartlyDone
+from bide.engines.port import Capabilities, Identities, Notifier, PartlyDone
 from bide.engines.redis.calls import CHANGING, Result, ScriptCall, Step, identified
 from bide.engines.redis.claim import claim, claim_shards
 from bide.engines.redis.constants import SLICE
@@ -22,7 +22,6 @@ from bide.engines.redis.scan import check_cursor, scan
 from bide.engines.redis.sender import CallSender
 from bide.engines.redis.settings import RedisSettings
 from bide.model import commands as cmd
-from bide.model.command_identity import Identities
 from bide.model.errors import BideError, Closed, StoreError, StoreUnavailable
 from bide.model.replies import Names, Reply
 from bide.model.times import LIMITS

@@ -13,8 +13,7 @@ import msgspec
 from redis.crc import key_slot
 
 from bide.model.errors import StoreCorrupt
-from bide.model.message import Failure, Item, Message, State, unreadable
-from bide.model.progress import Progress
+from bide.model.message import Failure, Item, Message, Progress, State, unreadable
 from bide.model.replies import Outcome
 
 VERSION: Final = b"bide:version"

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from bide.engines.bounded_dict import BoundedDict
+from bide.engines.port import Identity
 from bide.engines.redis.calls import CHANGING, ScriptCall, load_library
 from bide.engines.redis.connection import check_layout
 from bide.engines.redis.layout import (
@@ -29,7 +30,6 @@ from bide.engines.redis.layout import (
 from bide.engines.redis.settings import RedisSettings
 from bide.engines.redis.transport import ServerCommand, Transport
 from bide.engines.redis.wire import PackedWords, pack_first
-from bide.model.command_identity import Identity
 from bide.model.errors import StoreError
 
 FIRST_WAIT = 2.0

@@ -7,6 +7,7 @@ import msgspec
 
 from bide.engines.rules.record import Record
 from bide.model.ended import End, Ending
+from bide.model.message import Item
 from bide.model.rank import delayed_rank, ready_rank
 from bide.model.replies import Outcome
 from bide.model.times import Ms
@@ -35,6 +36,13 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
         """Return until when a group is closed; `None`: it is open, or there is no group."""
         until = None if group is None else self.closes(group)
         return None if until is None or until <= self.now else until
+
+    def refuses_until(self, item: Item) -> int | None:
+        """Return until when a put of an item is refused, its group being closed; `None`: it is not.
+
+        A dead letter of an import is stored: it is not delivered.
+        """
+        return None if item.died is not None else self.closed_until(item.group)
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):

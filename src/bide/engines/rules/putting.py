@@ -10,13 +10,8 @@ from bide.model.replies import Outcome
 
 
 def refused(item: Item, facts: Facts) -> Outcome | None:
-    """Return the outcome of an item that is not stored because its group is closed, else `None`.
-
-    A dead letter of an import is stored: it is not delivered.
-    """
-    if item.group is None or item.died is not None:
-        return None
-    until = facts.closed_until(item.group)
+    """Return the outcome of an item that is not stored because its group is closed, else `None`."""
+    until = facts.refuses_until(item)
     return None if until is None else Outcome(item.id, False, "closed", until=until)
 
 

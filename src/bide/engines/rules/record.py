@@ -3,8 +3,7 @@
 import msgspec
 
 from bide.model.commands import Where
-from bide.model.message import IN_TRANSIT, Failure, Item, Message, State
-from bide.model.progress import Progress
+from bide.model.message import IN_TRANSIT, Failure, Item, Message, Progress, State
 from bide.model.rank import delayed_rank
 from bide.model.replies import Outcome
 

@@ -1,6 +1,5 @@
 """Messages whose rows cannot be read, because another program has written to bide's tables."""
 
-import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,7 +20,6 @@ from bide.engines.sqlite.tables import (
     stored,
 )
 from bide.logs import logger
-from bide.model.errors import BideError
 from bide.model.message import UNREADABLE, Failure
 from bide.model.rank import (
     EVERYTHING,
@@ -33,18 +31,6 @@ from bide.model.rank import (
 )
 
 _log = logger("bide.sqlite")
-
-
-def is_damage(error: BaseException) -> bool:
-    """Return whether an error is of a row that another program has changed."""
-    if isinstance(error, sqlite3.OperationalError):
-        return "decode to UTF-8" in str(error)
-    return isinstance(error, DAMAGED) and not isinstance(error, BideError)
-
-
-def as_text(data: bytes) -> str:
-    """Return the content of a text column, even if it is not UTF-8."""
-    return data.decode(errors="surrogateescape")
 
 
 def repair(session: Session, name: str) -> None:

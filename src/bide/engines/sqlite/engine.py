@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from bide.engines.port import Capabilities, Notifier
-from bide.engines.repetition import replies_of
+from bide.engines.port import Capabilities, Identities, Notifier, replies_of
 from bide.engines.sqlite.connection import (
     LOG_BYTES,
     OWNER_ONLY,
@@ -20,14 +19,12 @@ from bide.engines.sqlite.connection import (
     patiently,
     translate,
 )
-from bide.engines.sqlite.damage import as_text, is_damage, repair
 from bide.engines.sqlite.files import RESERVE, Files, free_room
-from bide.engines.sqlite.notifier import PipeNotifier, folder_of, send_hints, wakes_of
+from bide.engines.sqlite.hints import folder_of, send_hints, wakes_of
 from bide.engines.sqlite.put import put_one
 from bide.engines.sqlite.session import Session
-from bide.engines.sqlite.tables import SQL
+from bide.engines.sqlite.tables import SQL, as_text, is_damage
 from bide.logs import logger
-from bide.model.command_identity import Identities
 from bide.model.commands import BuryCommand, Claim, Command, Edit, Put, RetryCommand
 from bide.model.errors import BideError, Closed, OutcomeUnknown, StoreCorrupt, StoreError, StoreFull
 from bide.model.message import size_of
@@ -44,6 +41,13 @@ PER_MESSAGE = 1_000
 """About how many bytes a message takes beside its content."""
 
 _log = logger("bide.sqlite")
+
+
+class ListeningPipe(Notifier, Protocol):
+    """A notifier with a pipe, at which this process listens."""
+
+    address: str
+    """The path of the pipe."""
 
 
 class SqliteEngine:
@@ -80,7 +84,7 @@ class SqliteEngine:
         self._begin = "BEGIN" if read_only else "BEGIN IMMEDIATE"
         self._room = 0
         """How many bytes may be added before the next check of the disk."""
-        self._notifier: PipeNotifier | None = None
+        self._notifier: ListeningPipe | None = None
         self.next_hint = 0.0
         """When to look again whether another process listens, by the monotonic clock."""
         self._ends: Sequence[str] = ()
@@ -158,9 +162,11 @@ class SqliteEngine:
             # The clock is read under the lock: a lease must not be shorter by the wait for it.
             session = Session(connection, time.time_ns() / 1e6 if now is None else now)
             if repairs:
+                from bide.engines.sqlite.damage import repair  # here: most stores are sound
+
                 for name in {command.queue for command in commands if isinstance(command, Claim)}:
                     repair(session, name)
-            outcomes = session.carry_out(commands, identities)
+            outcomes = _carry_out(session, commands, identities)
             if not self._read_only:
                 session.save()
                 self.unreturned = commands, outcomes
@@ -236,6 +242,8 @@ class SqliteEngine:
         """
         self._current()
         if self._notifier is None and hasattr(os, "mkfifo"):
+            from bide.engines.sqlite.notifier import PipeNotifier  # here: a program may only put
+
             try:
                 self._notifier = PipeNotifier(self._files.real)
             except OSError as error:
@@ -256,7 +264,8 @@ class SqliteEngine:
         self._ends = ()
         try:
             if wakes:
-                send_hints(self._files.real, wakes, self._notifier)
+                own = None if self._notifier is None else self._notifier.address
+                send_hints(self._files.real, wakes, own)
         except OSError:  # the messages are stored, and waiting claims look again by themselves
             _log.debug("no hint could be sent for %s", self._path, exc_info=True)
 
@@ -339,6 +348,17 @@ def _put_alone(connection: sqlite3.Connection, command: Put, now: int | None) ->
             raise
         return None
     return None if reply is None else [reply]
+
+
+def _carry_out(
+    session: Session, commands: Sequence[Command], identities: Identities
+) -> Sequence[Reply | OutcomeUnknown]:
+    """Execute commands, those with an identity once."""
+    if identities is None:
+        return session.carry_out(commands)
+    from bide.engines.sqlite.senders import carry_out_once  # here: those of a server have some
+
+    return carry_out_once(session, commands, identities)
 
 
 def releases(commands: Sequence[Command], outcomes: Sequence[object]) -> list[RetryCommand]:

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult
 from bide.engines.port import DbApi
 from bide.engines.sqlite import file_of
 from bide.engines.sqlite.connection import is_busy, translate
-from bide.engines.sqlite.notifier import send_hints, wakes_of
+from bide.engines.sqlite.hints import send_hints, wakes_of
 from bide.engines.sqlite.schema import is_current, migrate
 from bide.engines.sqlite.session import Session
 from bide.model.commands import Command
@@ -55,7 +55,7 @@ class SqliteGuest:
                     migrate(connection.execute, self._path)
                 now_ms = time.time_ns() / 1e6 if now is None else now
                 session = Session(cast("sqlite3.Connection", connection), now_ms)
-                replies = cast("list[Reply]", session.carry_out(commands))
+                replies = session.carry_out(commands)
                 session.save()
             except BaseException:
                 with suppress(sqlite3.OperationalError):  # on a full disk SQLite rolls back all

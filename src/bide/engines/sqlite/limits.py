@@ -10,16 +10,26 @@ from typing import Any
 import msgspec
 
 from bide.engines.constants import PLACES
-from bide.engines.limiter import Group, Limiter, key_of
+from bide.engines.limiter import Group, Limiter, Limits, key_of
 from bide.engines.queue_row import QueueRow
 from bide.engines.rules.record import Record
-from bide.engines.sqlite.tables import SQL, LimitRow, empty, record_of
+from bide.engines.sqlite.tables import Statements, empty, json_text, record_of
 from bide.engines.sqlite.transaction import Transaction
 from bide.model.rank import EVERYTHING, PROMOTE
 from bide.model.times import CREDIT, LIMITS, MICROSECONDS
 
 NO_HEAD, HEAD_COMPETES, HEAD_WAITS, IDLE_GROUP = range(len(PLACES))
 """Where a group is: see `PLACES`."""
+
+
+class LimitRow(Limits, gc=False):
+    """A row of the table `bide_limit`."""
+
+    queue: int = 0
+
+
+SQL = Statements("limits.sql", limits=", ".join(f'"{name}"' for name in LimitRow.__struct_fields__))
+"""The statements of limited queues."""
 
 
 class _MoreToCorrect(Exception):
@@ -124,6 +134,11 @@ class SqliteLines(Limiter):
             self.running -= count
             self._save(group)
 
+    def stop_messages(self, seqs: Sequence[int]) -> None:
+        """Count messages that are not leased any more, by their sequence numbers."""
+        groups = self._run(SQL.groups_of, (json_text(seqs),))
+        self.stop([group for (group,) in groups])
+
     # Which message is served.
 
     def next(self) -> Record | None:
@@ -162,17 +177,16 @@ class SqliteLines(Limiter):
         bounds = (self.row.queue, key_of(record.group), rank, record.seq, limit)
         return len(self._run(SQL.in_line_before, bounds).fetchall())
 
-    def strays(self, ready: int, leased: Iterable[tuple[str | None, int]]) -> int:
+    def strays(self, ready: int) -> int:
         """Count all messages and groups, and return how many are inconsistent.
 
-        Args:
-            ready: the number of ready messages.
-            leased: the number of leased messages, by group.
+        `ready` is the number of ready messages.
         """
         lines = self._run(SQL.recount_lines, (self.row.queue,)).fetchall()
         strays = sum(in_line - ready_in_line for _, in_line, ready_in_line in lines)
         strays += abs(ready - sum(in_line for _, in_line, _ in lines))
         keys_with_line = {key for key, _, _ in lines}
+        leased = self._run(SQL.leased_by_group, (self.row.queue,))
         leased_by_key = {key_of(group): count for group, count in leased}
         for key, running, place, is_head in self._run(SQL.recount_groups, (self.row.queue,)):
             if running != leased_by_key.pop(key, 0):

@@ -1,26 +1,19 @@
-"""How processes on one SQLite file wake each other: a line in a pipe of each process that listens.
+"""The end of hints at which a process listens: a pipe beside the SQLite file.
 
-Each listening process makes a named pipe in the folder `<file>-bell` beside the file. A process
-that puts a message for which others may wait writes a line to each pipe there. A hint that is lost
-(a full pipe, a file system without pipes) loses no message: waiting claims look again by themselves
-now and then. The next sender removes the pipe of a dead process. A process whose pipe was deleted
-makes another one.
+The other end is `bide.engines.sqlite.hints`.
 """
 
-import errno
 import os
 import secrets
 import stat
 import threading
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
+from bide.engines.sqlite.hints import folder_of
 from bide.engines.waiting import readable
-from bide.model.commands import Command
-from bide.model.replies import Outcomes, QueueSettings
 from bide.model.times import UnixMs
 
 ATTEMPTS = 20
@@ -30,19 +23,9 @@ not open yet: to them it is that of a dead process."""
 CHECK = 1.0
 """Seconds of silence after which a process looks whether its pipe was deleted."""
 
-HINTED_ENDS = 100
-"""The maximum number of ends of messages that a batch sends as hints; callers that wait for others
-look again within a second."""
-
 _CAPACITY = 64 * 1024  # of a pipe
 
-_encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(tuple[str, UnixMs]).decode
-
-
-def folder_of(path: Path) -> str:
-    """Return the folder of the pipes beside a file; it is there while a process listens."""
-    return f"{path}-bell"
 
 
 class PipeNotifier:
@@ -159,57 +142,3 @@ def _share(path: str, file: os.stat_result, mode: int) -> None:
     with suppress(PermissionError):  # not in that group: the rights of the others count
         os.chown(path, file.st_uid if os.geteuid() == 0 else -1, file.st_gid)
     os.chmod(path, mode)
-
-
-def wakes_of(
-    commands: Sequence[Command], outcomes: Sequence[object], ends: Sequence[str]
-) -> dict[str, int]:
-    """Return what others may wait for: from when on, by queue or by the end of a message.
-
-    Args:
-        commands: that were executed.
-        outcomes: of them, in their order.
-        ends: of messages, in their transaction.
-
-    Returns:
-        Times in Unix milliseconds, by the names of queues; 0 by the names of ends (`end_of`).
-    """
-    wakes: dict[str, int] = {}
-    for command, reply in zip(commands, outcomes, strict=True):
-        if isinstance(reply, (Outcomes, QueueSettings)) and reply.wake is not None:
-            wakes[command.queue] = min(reply.wake, wakes.get(command.queue, reply.wake))
-    wakes.update(dict.fromkeys(ends[:HINTED_ENDS], 0))
-    return wakes
-
-
-def send_hints(path: Path, wakes: Mapping[str, int], own: PipeNotifier | None) -> None:
-    """Send hints to every other process that listens beside the file.
-
-    Args:
-        path: the file.
-        wakes: as `wakes_of` returns them.
-        own: the notifier of this process, which needs no hint; `None`: it has none.
-
-    Raises:
-        OSError: nothing listens.
-    """
-    folder = folder_of(path)
-    hints = [_encode(hint) + b"\n" for hint in wakes.items()]
-    for address in [f"{folder}/{name}" for name in os.listdir(folder)]:
-        if own is None or address != own.address:
-            _write(address, hints)
-
-
-def _write(address: str, hints: list[bytes]) -> None:
-    """Write hints to a pipe that a process listens to; remove it if none does."""
-    try:
-        pipe = os.open(address, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    except OSError as error:
-        if error.errno == errno.ENXIO:  # its process is gone
-            with suppress(OSError):
-                os.unlink(address)
-        return
-    # If it is full, its process has enough hints to look.
-    with suppress(OSError), os.fdopen(pipe, "wb", buffering=0) as file:
-        for hint in hints if stat.S_ISFIFO(os.fstat(pipe).st_mode) else ():
-            file.write(hint)

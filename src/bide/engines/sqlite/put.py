@@ -6,10 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
-from bide.engines.execution.changing import PART, WHOLE_PART
-from bide.engines.rules.decide import decide_new, decide_put
-from bide.engines.rules.putting import refused
-from bide.engines.rules.record import Record
 from bide.engines.sqlite.queue_state import SqliteQueue
 from bide.engines.sqlite.tables import DEAD, SQL, row_of
 from bide.model.commands import Command, Put
@@ -103,11 +99,13 @@ def _put_into(queue: SqliteQueue, commands: Sequence[Put], *, stores_new: bool) 
     base = queue.number(SQL.last_seq)
     outcomes: dict[int, Outcome] = {}  # by sequence number
     facts = queue.facts
-    some_refused = queue.row.closed > 0 and any(refused(item, facts) is not None for item in items)
+    some_refused = queue.row.closed > 0 and any(facts.refuses_until(item) for item in items)
     if stores_new and not some_refused:  # else one by one, because an id may be named twice
         outcomes = _store_new(queue, items, base)
     if len(outcomes) < len(items):
-        _put_others(queue, commands, base, outcomes)
+        from bide.engines.sqlite.put_again import put_others  # here: most ids are new
+
+        put_others(queue, commands, base, outcomes)
     in_order = [outcomes[seq] for seq in range(base + 1, base + 1 + len(items))]
     if len(commands) == 1:
         return [Outcomes.of(in_order)]
@@ -156,45 +154,3 @@ def _store_new(queue: SqliteQueue, items: Sequence[Item], base: int) -> dict[int
     if has_priorities:
         row.weighted = 1
     return outcomes
-
-
-def _put_others(
-    queue: SqliteQueue, commands: Sequence[Put], base: int, outcomes: dict[int, Outcome]
-) -> None:
-    """Put the items that are not stored as new messages, and add their outcomes."""
-    pairs = [(command, item) for command in commands for item in command.items]
-    others = [
-        (seq, command, item)
-        for seq, (command, item) in enumerate(pairs, base + 1)
-        if seq not in outcomes
-    ]
-    bodies = any(command.if_version is not None for command in commands)
-    size = WHOLE_PART if bodies else PART
-    for start in range(0, len(others), size):
-        part = others[start : start + size]
-        records = queue.load([item.id for _, _, item in part], bodies=bodies)
-        for seq, command, item in part:
-            outcomes[seq] = _put_singly(queue, records, command, item, seq)
-
-
-def _put_singly(
-    queue: SqliteQueue, records: dict[str, Record], command: Put, item: Item, seq: int
-) -> Outcome:
-    """Put an item whose id may exist, or that is not stored as a new message.
-
-    `records` has those of the part by id; what changes here, the next item sees there.
-    """
-    record = records.get(item.id)
-    if record is not None:
-        decision = decide_put(record, command, item, queue.facts)
-    elif command.stores_new:
-        decision = decide_new(item, seq, queue.facts)
-    else:
-        return Outcome(item.id, False)
-    queue.apply(decision.changes)
-    after = decision.record_after(record)
-    if after is None:  # it was refused, or the end of its lease has deleted the message
-        records.pop(item.id, None)
-    else:
-        records[item.id] = after
-    return decision.outcome

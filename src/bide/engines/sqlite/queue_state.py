@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, zip_longest
 from operator import attrgetter
 from typing import Any
 
-from bide.engines.execution.changing import PART
+from bide.engines.constants import PART
 from bide.engines.rules.change import Change
 from bide.engines.rules.record import Record
 from bide.engines.sqlite.reading import QueueReader
@@ -24,6 +24,7 @@ from bide.engines.sqlite.tables import (
 )
 from bide.engines.sqlite.transaction import Transaction
 from bide.model.command_parts import Origin, Where
+from bide.model.commands import Ack, Lease
 from bide.model.ended import ENDINGS, End, end_of
 from bide.model.limits import MAX_FORWARDED, MAX_RETURNED
 from bide.model.message import EXPIRED_KEEP, FORGET, STATES, Item, State
@@ -242,6 +243,42 @@ class SqliteQueue(QueueReader):
         self.run(SQL.remember_end, values)
         row.ended += 1
 
+    def ack_at_once(self, command: Ack) -> bool:
+        """Ack the messages of a command by a few statements, if all are held and none is kept."""
+        row, leases = self.row, command.leases
+        seqs = self._all_held(leases)
+        if not seqs:
+            return False
+        if row.remembers:
+            results = command.results if row.result_ttl else []
+            texts = [None if result is None else result.decode() for result in results]
+            rows = json_text(list(zip_longest(seqs, texts)))
+            bounds = {"rows": rows, "now": self.now, "history": bool(row.history)}
+            row.ended += self.run(SQL.remember_acked, bounds).rowcount
+        if row.result_ttl:  # a caller may wait for the result
+            self._ends += [end_of(row.name, lease.id) for lease in leases]
+        self._end_leases(seqs)
+        row.acked += len(seqs)
+        return True
+
+    def _all_held(self, leases: Sequence[Lease]) -> list[int]:
+        """Return the messages of leases if all are good and their acks delete them; else none."""
+        ids = [lease.id for lease in leases]
+        if self.row.keep or self.row.successors or len(set(ids)) < len(ids):
+            return []
+        rows = self.run(SQL.held, (json_text(ids), self.row.id, self.now)).fetchall()
+        if [token for _, token in rows] != [lease.token for lease in leases]:
+            return []
+        return [seq for seq, _ in rows]
+
+    def _end_leases(self, seqs: Sequence[int]) -> None:
+        """Delete leased messages."""
+        if self.row.limited:
+            self.lines.stop_messages(seqs)
+        self.run(SQL.drop_leases, (json_text(seqs),))
+        self.run(SQL.drop_messages, (json_text(seqs),))
+        self.row.leased -= len(seqs)
+
     # Claims.
 
     def forget(self) -> None:
@@ -324,15 +361,6 @@ class SqliteQueue(QueueReader):
         self.count_hours([record.due for record in records], -1)
         row.add(STATES[code], -len(records))
         row.leased += len(records)
-
-    def end_leases(self, seqs: Sequence[int]) -> None:
-        """Delete leased messages."""
-        if self.row.limited:
-            groups = self.run(SQL.groups_of, (json_text(seqs),))
-            self.lines.stop([group for (group,) in groups])
-        self.run(SQL.drop_leases, (json_text(seqs),))
-        self.run(SQL.drop_messages, (json_text(seqs),))
-        self.row.leased -= len(seqs)
 
     def next_moments(self) -> list[int]:
         """Return when the first delayed record is due, and when the first lease expires."""

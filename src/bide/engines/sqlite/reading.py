@@ -2,25 +2,14 @@
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from itertools import islice
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from bide.engines.constants import COUNTED_SINGLY
-from bide.engines.cursor import (
-    BEGIN,
-    Phase,
-    Position,
-    delayed_span,
-    goes_by_set,
-    phases_of,
-    position,
-)
 from bide.engines.queue_row import QueueRow
 from bide.engines.rules.change import Facts
 from bide.engines.rules.record import Record
-from bide.engines.sqlite.limits import SqliteLines
 from bide.engines.sqlite.tables import (
     ACKED,
     DEAD,
@@ -30,35 +19,18 @@ from bide.engines.sqlite.tables import (
     SQL,
     as_failures,
     as_item,
-    bounds_of,
     shown,
 )
 from bide.engines.sqlite.transaction import Transaction
 from bide.model.commands import Scan
 from bide.model.ended import ENDINGS, KEPT_ENDS, End
-from bide.model.errors import InvalidArgument
-from bide.model.identity import range_of_ids
-from bide.model.limits import MAX_NAME, MAX_RETURNED
-from bide.model.message import STATES, State, stored_size
-from bide.model.rank import EVERYTHING, STRIPE, delayed_reach
+from bide.model.message import stored_size
+from bide.model.rank import STRIPE, delayed_reach
 from bide.model.replies import AHEAD, FLOW, ClosedGroup, Flow, Pause, Sizes
 from bide.model.times import HOUR_MS
 
-_BY_ID = "id:"
-"""The beginning of cursors of scans in the order of ids: the id of the last message follows."""
-
-_BEHIND_IDS = "\U0010ffff" * MAX_NAME
-"""A text that comes after any id."""
-
-_SCANS: dict[State | Literal["returned", "rest"] | None, str] = {
-    None: SQL.scan_group,
-    "delayed": SQL.scan_pending,
-    "ready": SQL.scan_pending,
-    "leased": SQL.scan_leased,
-    "returned": SQL.scan_returned,
-    "rest": SQL.scan_rest,
-}
-"""The statement of each phase of a scan; other phases have `scan_aside`."""
+if TYPE_CHECKING:
+    from bide.engines.sqlite.limits import SqliteLines
 
 _NOTHING_HAPPENED = (0,) * len(FLOW)
 """The counters of `Flow` in a row: it has only what this transaction adds."""
@@ -100,15 +72,20 @@ class QueueReader:
             row.put += sum(single_puts.values())
             row.delayed += sum(single_puts.values())
         if row.limited:  # they begin with the counts before any change
-            self._lines = SqliteLines(self._transaction, row)
+            self._lines = self._limits_of(row)
         return row
 
     @property
-    def lines(self) -> SqliteLines:
+    def lines(self) -> "SqliteLines":
         """The limits of the queue; those of a queue without limits allow everything."""
         if self._lines is None:
-            self._lines = SqliteLines(self._transaction, self.row)
+            self._lines = self._limits_of(self.row)
         return self._lines
+
+    def _limits_of(self, row: QueueRow) -> "SqliteLines":
+        from bide.engines.sqlite.limits import SqliteLines  # here: most queues have no limits
+
+        return SqliteLines(self._transaction, row)
 
     @property
     def facts(self) -> Facts:
@@ -162,65 +139,11 @@ class QueueReader:
         """Return the last pauses of the queue."""
         return [Pause(*row) for row in self.run(SQL.pauses, (self.row.id,))]
 
-    # Scans.
-
     def walk(self, scan: Scan) -> Iterator[tuple[Record, str]]:
         """Yield records to be shown, each with the cursor of the page that begins behind it."""
-        phases = phases_of(scan)
-        if phases[0].state is None and (scan.where is None or scan.where.group is None):
-            begin = _BY_ID if scan.cursor in (None, BEGIN) else str(scan.cursor)
-            if not begin.startswith(_BY_ID):
-                raise InvalidArgument(
-                    f"cursor={begin!r} comes from no scan of all; begin without one"
-                )
-            for row in self._by_id(scan, begin.removeprefix(_BY_ID)):
-                yield shown(row, self.now), f"{_BY_ID}{row[1]}"
-            return
-        start = position(scan.cursor)
-        if start.since is None and goes_by_set(scan):
-            start = start._replace(since=self.last_return())
-        for index in range(start.phase, len(phases)):
-            after = start if index == start.phase else Position(index, since=start.since)
-            for row in self._phase(phases[index], after, scan):
-                record = shown(row, self.now)
-                yield record, str(Position(index, record.rank, record.seq, start.since))
+        from bide.engines.sqlite.scanning import QueueScanner  # here: most programs scan nothing
 
-    def _by_id(self, scan: Scan, after: str) -> Iterable[tuple[Any, ...]]:
-        """Return the rows of a scan behind an id, in the order of ids that the file has."""
-        prefix = scan.prefix or ""
-        # The index of ids has the order of UTF-8, unless the file was made with another encoding.
-        if self.run(SQL.encoding).fetchone() == ("UTF-8",):
-            first, last = range_of_ids(prefix, after)
-            return self.run(SQL.scan_all, (self.row.id, first, last or _BEHIND_IDS, scan.limit))
-        rows = self.run(SQL.scan_all_unbounded, (self.row.id, after))
-        return islice((row for row in rows if row[1].startswith(prefix)), scan.limit)
-
-    def last_return(self) -> int:
-        """Return the number of the last return in the store, 0 if there was none."""
-        return self.number(SQL.last_return)
-
-    def _phase(self, phase: Phase, after: Position, scan: Scan) -> Iterable[tuple[Any, ...]]:
-        """Return the rows of one phase of a scan, behind a position."""
-        bounds: dict[str, Any] = {
-            "queue": self.row.id,
-            "rank": after.rank,
-            "seq": after.seq,
-            "limit": scan.limit,
-            "reach": EVERYTHING,
-            **bounds_of(scan.where),
-        }
-        if phase.state == "returned":
-            bounds["rank"] = after.since
-        elif phase.state == "rest":  # only if more have returned than are remembered
-            if self.last_return() <= (after.since or 0) + MAX_RETURNED:
-                return ()
-        else:
-            bounds["state"] = STATES.index(phase.state or "leased")
-        if phase.state == "delayed":
-            due = bounds["after"], bounds["before"]
-            span = delayed_span(phase, after, due, self.now)
-            bounds["rank"], bounds["seq"], bounds["reach"] = span
-        return self.run(_SCANS.get(phase.state, SQL.scan_aside), bounds)
+        return QueueScanner(self.run, self.row.id, self.now).walk(scan)
 
     # Counters.
 
@@ -323,7 +246,7 @@ class QueueReader:
         total, strays = self.run(SQL.recount_messages, bounds).fetchone()
         delayed, ready = pending.get(DELAYED, 0), pending.get(READY, 0)
         if row.limited:
-            strays += self.lines.strays(ready, self.run(SQL.leased_by_group, bounds))
+            strays += self.lines.strays(ready)
         dead, kept = aside.get(DEAD, 0), aside.get(ACKED, 0) + aside.get(EXPIRED, 0)
         places = sum(pending.values()) + leased + sum(aside.values())
         strays += abs(places - total) + abs(kept - row.kept)

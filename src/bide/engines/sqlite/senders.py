@@ -1,22 +1,18 @@
 """What a store remembers of senders, in one transaction; see `bide.engines.repetition`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from bide.engines.repetition import (
-    MAX_KEPT,
-    MAX_SENDERS,
-    SENDER_KEEP,
-    Answers,
-    Kept,
-    NotKept,
-    recall,
-    remember,
-)
+from bide.engines.constants import MAX_KEPT, MAX_SENDERS, SENDER_KEEP
+from bide.engines.execution.commands import answer_again
+from bide.engines.port import Identity
+from bide.engines.repetition import Answers, Kept, NotKept, recall, remember
+from bide.engines.sqlite.session import Session
 from bide.engines.sqlite.tables import SQL
-from bide.model.command_identity import Identity
+from bide.model.commands import Command
+from bide.model.errors import OutcomeUnknown
 from bide.model.replies import Reply
 
 RENEWED = 60_000
@@ -108,3 +104,46 @@ def _bounded(answers: Answers) -> bytes:
         size += len(_encode(answer))
         kept[place] = answer if size <= MAX_KEPT else NotKept()
     return _encode(kept)
+
+
+def carry_out_once(
+    session: Session, commands: Sequence[Command], identities: Sequence[Identity | None]
+) -> list[Reply | OutcomeUnknown]:
+    """Execute commands, each with an identity once; return the outcome of each.
+
+    New commands are gathered, so that many puts run as one. They are executed before a remembered
+    answer is read, which may depend on them.
+    """
+    senders = Senders(session.run, session.now)
+    outcomes: dict[int, Reply | OutcomeUnknown] = {}  # by the place of the command
+    new: dict[int, Identity | None] = {}  # those to be executed together, likewise
+    new_keys: set[tuple[str, int, int]] = set()  # sender, number and place of each of these
+
+    def execute_new() -> None:
+        replies = session.carry_out_new([commands[place] for place in new])
+        for (place, identity), reply in zip(new.items(), replies, strict=True):
+            outcomes[place] = reply
+            if identity is not None:
+                senders.remember(identity, reply)
+        new.clear()
+        new_keys.clear()
+
+    for place, identity in enumerate(identities):
+        if identity is not None:
+            key = identity.sender, identity.number, identity.place
+            if key in new_keys:  # it was sent twice, and both have come together
+                execute_new()
+            new_keys.add(key)
+            try:
+                kept = senders.recall(identity)
+            except OutcomeUnknown as unknown:
+                outcomes[place] = unknown
+                continue
+            if kept is not None:
+                execute_new()
+                outcomes[place] = answer_again(session, commands[place].queue, kept)
+                continue
+        new[place] = identity
+    execute_new()
+    senders.save()
+    return [outcomes[place] for place in range(len(commands))]

@@ -1,20 +1,19 @@
 """The rows of the tables as records, and the named statements that select them."""
 
 import re
+import sqlite3
 from collections.abc import Callable
 from importlib import resources
 from typing import Any
 
 import msgspec
 
-from bide.engines.constants import with_constants
-from bide.engines.limiter import Limits
+from bide.engines.constants import SHARED, with_constants
 from bide.engines.queue_row import QueueRow
 from bide.engines.rules.record import Record
-from bide.engines.sqlite.constants import CONSTANTS
 from bide.model.commands import Where
-from bide.model.message import ATTEMPTS, STATES, UNREADABLE, Failure, Item
-from bide.model.progress import Progress
+from bide.model.errors import BideError
+from bide.model.message import ATTEMPTS, STATES, UNREADABLE, Failure, Item, Progress
 from bide.model.rank import EVERYTHING, delayed_rank, ready_rank
 from bide.model.replies import FLOW
 
@@ -23,6 +22,12 @@ DELAYED, READY, LEASED, DEAD, ACKED, EXPIRED = range(6)
 
 DAMAGED = (ValueError, TypeError, AttributeError, msgspec.MsgspecError)
 """What reading a row raises that another program has changed."""
+
+UNCOUNTED = 1_000
+"""A put of one message leaves the counters as they are until so many messages are not in them."""
+
+CONSTANTS = {**SHARED, "UNCOUNTED": UNCOUNTED}
+"""The numbers that the statements share with Python, by the names that they have in SQL."""
 
 _MESSAGE = Record.__struct_fields__[: Record.__struct_fields__.index("state")]
 """The columns `{message}`: with them begins each row of a message, then comes its state."""
@@ -33,12 +38,6 @@ _as_headers = msgspec.json.Decoder(dict[str, str]).decode
 as_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 as_item = msgspec.json.Decoder(Item).decode
 as_progress = msgspec.json.Decoder(Progress).decode
-
-
-class LimitRow(Limits, gc=False):
-    """A row of the table `bide_limit`."""
-
-    queue: int = 0
 
 
 def record_of(row: tuple[Any, ...]) -> Record:
@@ -150,6 +149,18 @@ def _decoded(row: tuple[Any, ...], *, ranked: bool = False, checked: bool = Fals
     )
 
 
+def is_damage(error: BaseException) -> bool:
+    """Return whether an error is of a row that another program has changed."""
+    if isinstance(error, sqlite3.OperationalError):
+        return "decode to UTF-8" in str(error)
+    return isinstance(error, DAMAGED) and not isinstance(error, BideError)
+
+
+def as_text(data: bytes) -> str:
+    """Return the content of a text column, even if it is not UTF-8."""
+    return data.decode(errors="surrogateescape")
+
+
 def shown(row: tuple[Any, ...], now: int) -> Record:
     """Return the record of a row, for people; a dead letter since `now` if it cannot be read."""
     try:
@@ -239,13 +250,17 @@ def empty(run: Callable[..., Any], queue: int, *tables: str) -> None:
         run(f"DELETE FROM bide_{table} WHERE queue = ?", (queue,))
 
 
-class _Statements:
-    """The statements of the SQL files in this folder as attributes, such as `SQL.pick`.
+class Statements:
+    """The statements of SQL files in this folder as attributes, such as `SQL.pick`.
 
     Names in braces are replaced by the columns of a row, those of constants by their numbers.
+
+    Args:
+        files: their names.
+        more: the columns of other rows, by the names that these have in braces.
     """
 
-    def __init__(self, *files: str) -> None:
+    def __init__(self, *files: str, **more: str) -> None:
         message = ", ".join(f'm."{name}"' for name in _MESSAGE)
         message = message.replace('m."json"', "typeof(m.data) = 'text'")
         set_fields = [name for name in QueueRow.__struct_fields__ if name not in FLOW]
@@ -254,13 +269,13 @@ class _Statements:
             "perhaps_body": message.replace('m."data"', 'iif(?1, m."data", NULL)'),
             "lease": "l.token, l.holder, l.until, l.since, coalesce(l.extended, 0), "
             "l.stopping, l.progress",
-            "limits": ", ".join(f'"{name}"' for name in LimitRow.__struct_fields__),
             "queue": ", ".join(set_fields),
             "flow": ", ".join(FLOW),
             "set_queue": ", ".join(
                 [f"{name} = ?" for name in set_fields[2:]]
                 + [f"{name} = {name} + ?" for name in FLOW]
             ),
+            **more,
         }
         folder = resources.files("bide.engines.sqlite")
         text = "".join(folder.joinpath(file).read_text("utf-8") for file in files)
@@ -275,4 +290,4 @@ class _Statements:
         raise AttributeError(f"the SQL files have no statement of the name {name!r}")
 
 
-SQL = _Statements("statements.sql", "reading.sql", "limits.sql")
+SQL = Statements("statements.sql", "reading.sql")

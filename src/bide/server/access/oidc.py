@@ -13,8 +13,7 @@ import msgspec
 from bide.engines.registry import is_this_machine
 from bide.logs import logger
 from bide.model.errors import InvalidArgument
-from bide.model.identity import check_namespace
-from bide.model.internal_queues import SERVER_NAMESPACE
+from bide.model.identity import SERVER_NAMESPACE, check_namespace
 from bide.model.limits import MAX_DOCUMENT, MAX_KEYS, MAX_SUBJECT
 from bide.server.access.rights import (
     ALL_QUEUES,

@@ -10,8 +10,8 @@ import msgspec
 
 from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, InvalidArgument
-from bide.model.identity import split_name
-from bide.model.internal_queues import SERVER_NAMESPACE, InternalQueue, internal_queue
+from bide.model.identity import SERVER_NAMESPACE, split_name
+from bide.model.internal_queues import InternalQueue, internal_queue
 from bide.model.limits import MAX_NAME, MAX_PATTERNS
 from bide.model.undoing import Bulk, Undo
 

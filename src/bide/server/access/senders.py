@@ -7,7 +7,7 @@ from bide.server.access.rights import Caller
 
 
 def sender_of(caller: Caller, client: str) -> str:
-    """Return the sender of a client's batches; see `bide.model.command_identity.Identity`.
+    """Return the sender of a client's batches; see `bide.engines.port.Identity`.
 
     It is `owner:client`, both as hashes. Its owner is the token, or all callers of a server without
     tokens: the store bounds how many senders of an owner it remembers.

@@ -22,8 +22,8 @@ from bide.lane.lane import Lane
 from bide.lane.steps import first_of, run_steps
 from bide.model.commands import Cancel, Find, Lease, Put, Scan
 from bide.model.errors import InvalidArgument, LeaseLost
-from bide.model.identity import check_namespace
-from bide.model.internal_queues import SERVER_NAMESPACE, InternalQueue
+from bide.model.identity import SERVER_NAMESPACE, check_namespace
+from bide.model.internal_queues import InternalQueue
 from bide.model.limits import MAX_TOKEN_NAME
 from bide.model.message import Item, Message
 from bide.model.replies import Claimed, Found, Outcomes, Page, expect

@@ -12,8 +12,8 @@ import msgspec
 
 from bide.clock import Clock
 from bide.engines.cursor import BEGIN
+from bide.engines.port import Identity
 from bide.model import commands as cmd
-from bide.model.command_identity import Identity
 from bide.model.errors import BideError, StoreBusy
 from bide.model.replies import Claimed, Found, Page, Reply
 from bide.server.limits.gate import Gate, Visit

@@ -7,9 +7,8 @@ import msgspec
 
 from bide.engines.http.answers import error_of
 from bide.engines.http.engine import FailedReply, Replies
-from bide.engines.port import Capabilities
+from bide.engines.port import Capabilities, Identity
 from bide.model import commands as cmd
-from bide.model.command_identity import Identity
 from bide.model.ended import PENDING
 from bide.model.errors import BideError, OutcomeUnknown
 from bide.model.identity import actor_of

@@ -260,18 +260,19 @@ async def list_dead(call: ApiCall, query: DeadQuery) -> wire.Messages:
 @dead_letters("revive", "POST", f"{QUEUE}/revive", "admin", problems=(507,))
 async def revive(call: ApiCall, content: undoing.UndoableRevive) -> undoing.RevivedOut:
     """Deliver dead letters again."""
-    bulk = call.arguments.revive_bulk(content.ids, content.delay)
+    named = call.arguments.revive(content.ids or [], content.delay)
     if content.dry_run:
-        count = await call.carry_out(look_at_dead(call.arguments.queue, bulk.ids))
+        count = await call.carry_out(look_at_dead(call.arguments.queue, content.ids))
         return undoing.RevivedOut(count=count)
     if content.undo:
+        bulk = bulk_of(named, by_id=content.ids is not None)
         part = await undoing.change(call, bulk, content.cursor)
         return undoing.RevivedOut(
             count=part.count, more=part.more, undo=part.undo, cursor=part.cursor
         )
-    ids = await _oldest_dead(call) if content.ids is None else content.ids
-    command = call.arguments.revive(ids, content.delay)
-    reply = await call.ask(Outcomes, command)
+    if content.ids is None:
+        named = msgspec.structs.replace(named, ids=await _oldest_dead(call))
+    reply = await call.ask(Outcomes, named)
     return undoing.RevivedOut(outcomes=reply.outcomes)
 
 

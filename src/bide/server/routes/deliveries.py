@@ -12,9 +12,9 @@ from bide.model.commands import Command, Extend, Lease
 from bide.model.ended import check_result
 from bide.model.errors import Closed
 from bide.model.identity import check_name
-from bide.model.progress import progress
 from bide.model.replies import Claimed, Outcome, Outcomes
 from bide.model.times import milliseconds
+from bide.queue.arguments import progress_of
 from bide.server import wire
 from bide.server.call import ApiCall
 from bide.server.operation import MESSAGE, QUEUE, Answer, Handle, Routes
@@ -115,7 +115,7 @@ async def report(call: ApiCall, content: wire.ReportRequest) -> wire.OutcomesOut
     enough. Returns the outcome of each; 409 when no lease lasts any more. Safe to repeat. The
     state "stopping" says that the message was cancelled: stop working on it, and release it.
     """
-    reports = [progress(lease.done, lease.of, lease.text) for lease in content.leases]
+    reports = [progress_of(lease.done, lease.of, lease.text) for lease in content.leases]
     lease = None if content.lease is None else call.arguments.lease(content.lease)
 
     def build(leases: list[Lease]) -> Command:

@@ -11,8 +11,7 @@ from bide.model.ended import PENDING, Attempt, End, Ending
 from bide.model.errors import Closed
 from bide.model.identity import check_name
 from bide.model.limits import MAX_HTTP_PAGE
-from bide.model.message import Item, Message, State, version_of
-from bide.model.progress import Progress
+from bide.model.message import Item, Message, Progress, State, version_of
 from bide.model.replies import Ends, Explained, Outcome, Outcomes, expect
 from bide.model.times import milliseconds
 from bide.observing.explanation import Explanation, Reason

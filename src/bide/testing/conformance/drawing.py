@@ -21,10 +21,10 @@ from bide.model.message import (
     RUN_ENDED,
     Failure,
     Item,
+    Progress,
     State,
 )
 from bide.model.options import OPTIONS
-from bide.model.progress import Progress
 from bide.model.replies import ClosedGroup
 from bide.model.times import LIMITS
 from bide.testing.conformance.driver import HOUR, OTHER_RULE, RULE, RUNS, START

@@ -7,8 +7,7 @@ from bide.engines.port import Engine
 from bide.model import commands as cmd
 from bide.model import replies as rep
 from bide.model.ended import End
-from bide.model.message import Item, Message, State
-from bide.model.progress import Progress
+from bide.model.message import Item, Message, Progress, State
 from bide.testing.conformance.watch import StoreWatch, audit
 
 START = 1_700_000_000_000

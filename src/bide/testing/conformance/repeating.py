@@ -6,10 +6,9 @@ from random import Random
 
 import pytest
 
-from bide.engines.port import PartlyDone
+from bide.engines.port import Identity, PartlyDone
 from bide.model import commands as cmd
 from bide.model import replies as rep
-from bide.model.command_identity import Identity
 from bide.model.errors import OutcomeUnknown
 from bide.model.message import Item
 from bide.testing.conformance.driver import (

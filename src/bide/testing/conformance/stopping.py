@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from bide.model import commands as cmd
 from bide.model.ended import STOPPED_KEEP
 from bide.model.limits import BULK
-from bide.model.progress import Progress
+from bide.model.message import Progress
 from bide.testing.conformance.driver import HOUR, START, Driver, done, numbered
 
 

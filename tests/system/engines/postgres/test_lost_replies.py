@@ -10,13 +10,12 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
+from bide.engines.port import Identity
 from bide.engines.postgres import PostgresEngine, from_url
 from bide.lane.lane import Lane
 from bide.model import commands as cmd
-from bide.model.command_identity import Identity
 from bide.model.errors import OutcomeUnknown
-from bide.model.message import Item
-from bide.model.progress import Progress
+from bide.model.message import Item, Progress
 from bide.model.replies import Claimed, Outcomes, Reply
 from bide.testing.clock import FakeClock
 from bide.testing.conformance.driver import START, Driver

@@ -10,11 +10,11 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
+from bide.engines.port import Identity
 from bide.engines.postgres import PostgresEngine, from_url
 from bide.engines.postgres.guest import from_url as guest_of
 from bide.engines.postgres.schema import MIGRATIONS
 from bide.model import commands as cmd
-from bide.model.command_identity import Identity
 from bide.model.ended import End
 from bide.model.message import EXPIRED_KEEP, Item, Message
 from bide.model.replies import Claimed, Counts, Ends, Found, Outcome, Outcomes

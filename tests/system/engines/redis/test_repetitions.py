@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 import redis as client_library
 
-from bide.engines import repetition
+from bide.engines import constants
+from bide.engines.port import Identity
 from bide.engines.redis import RedisEngine
 from bide.engines.redis.layout import shard_of
-from bide.model.command_identity import Identity
 from bide.model.commands import Cancel, Claim, Command, Put
 from bide.model.errors import OutcomeUnknown
 from bide.model.message import Item
@@ -62,7 +62,7 @@ def test_a_sender_is_noted_again_after_a_minute_and_keeps_only_its_last_batch(
 def test_the_oldest_sender_of_an_owner_is_forgotten_first(
     engine: RedisEngine, server: "client_library.Redis"
 ) -> None:
-    count = repetition.MAX_SENDERS
+    count = constants.MAX_SENDERS
     senders = [Identity(f"owner:{number}", 1, 0) for number in range(count + 1)]
     send(engine, put("other"), Identity("another:a", 1, 0))
     first = engine.execute([put("a")] * count, None, senders[:count])

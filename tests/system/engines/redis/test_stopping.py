@@ -25,8 +25,7 @@ from bide.model.commands import (
     Where,
 )
 from bide.model.ended import end_of
-from bide.model.message import Item
-from bide.model.progress import Progress
+from bide.model.message import Item, Progress
 from bide.model.replies import Affected, Claimed, Ends, Explained, Reply
 from tests.contract.engines.redis.claims import LEASE, NOW, claim, key, of, put, settle, sound
 from tests.system.engines.redis.conftest import Open

@@ -11,7 +11,8 @@ import pytest
 import bide
 from bide.engines.sqlite import SqliteEngine
 from bide.engines.sqlite import notifier as module
-from bide.engines.sqlite.notifier import PipeNotifier, send_hints
+from bide.engines.sqlite.hints import send_hints
+from bide.engines.sqlite.notifier import PipeNotifier
 from bide.engines.waiting import readable
 from bide.model.commands import Put
 from bide.model.errors import StoreError
@@ -48,9 +49,9 @@ def listen(path: Path) -> Iterator[Open]:
 
 def test_a_hint_reaches_all_but_its_sender(path: Path, listen: Open) -> None:
     mine, first, second = listen(), listen(), listen()
-    send_hints(path, {"q": 123}, mine)
+    send_hints(path, {"q": 123}, mine.address)
     assert first.listen() == second.listen() == [("q", 123)]
-    send_hints(path, {"r": 4}, first)
+    send_hints(path, {"r": 4}, first.address)
     assert mine.listen() == [("r", 4)]  # and nothing before it
 
 
@@ -64,7 +65,7 @@ def test_hints_that_gather_arrive_at_once(path: Path, listen: Open) -> None:
 def test_where_nobody_listens_nobody_is_rung(path: Path, listen: Open) -> None:
     with pytest.raises(FileNotFoundError):
         send_hints(path, {"q": 1}, None)
-    send_hints(path, {"q": 1}, listen())
+    send_hints(path, {"q": 1}, listen().address)
 
 
 def test_a_flood_of_hints_neither_blocks_nor_fails(path: Path, listen: Open) -> None:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bide.engines.port import PartlyDone
-from bide.engines.repetition import MAX_KEPT, MAX_SENDERS, SENDER_KEEP
+from bide.engines.constants import MAX_KEPT, MAX_SENDERS, SENDER_KEEP
+from bide.engines.port import Identity, PartlyDone
 from bide.engines.sqlite import SqliteEngine
 from bide.engines.sqlite.senders import RENEWED
-from bide.model.command_identity import Identity
 from bide.model.commands import Cancel, Claim, Command, Count, Put
 from bide.model.errors import OutcomeUnknown, StoreError
 from bide.model.message import Item

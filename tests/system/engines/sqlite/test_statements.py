@@ -12,6 +12,7 @@ import pytest
 
 from bide.engines.sqlite import SqliteEngine
 from bide.engines.sqlite import engine as engine_module
+from bide.engines.sqlite.limits import SQL as LIMITS_SQL
 from bide.engines.sqlite.tables import SQL
 from bide.model import commands as cmd
 from bide.model.commands import Ack, Cancel, Claim, Lease, Put, Scan, Where
@@ -20,7 +21,8 @@ from bide.model.replies import Affected, Claimed, Outcome, Outcomes, Page
 from bide.testing.engine_hooks import sqlite_connection
 from tests.system.engines.sqlite.steps import steps_of
 
-NAMES = sorted(vars(SQL))
+STATEMENTS: dict[str, str] = {**vars(SQL), **vars(LIMITS_SQL)}
+NAMES = sorted(STATEMENTS)
 
 # Those that walk through what they find in another order than that of an index, and why they may.
 SORTING = {
@@ -47,18 +49,18 @@ def parameters(statement: str) -> Any:
 
 
 def plan(store: sqlite3.Connection, name: str) -> list[str]:
-    statement = getattr(SQL, name)
+    statement = STATEMENTS[name]
     rows = store.execute(f"EXPLAIN QUERY PLAN {statement}", parameters(statement))
     return [row[3] for row in rows]
 
 
 def creates(name: str) -> bool:
-    return str(getattr(SQL, name)).startswith("CREATE")
+    return STATEMENTS[name].startswith("CREATE")
 
 
 def test_every_statement_compiles(store: sqlite3.Connection) -> None:
     for name in NAMES:
-        statement = getattr(SQL, name)
+        statement = STATEMENTS[name]
         if creates(name):  # the fixture has carried it out
             assert sqlite3.complete_statement(statement + ";"), name
         else:
@@ -68,7 +70,7 @@ def test_every_statement_compiles(store: sqlite3.Connection) -> None:
 def test_no_statement_needs_a_newer_sqlite_than_old_systems_bring() -> None:
     # Python 3.11 and 3.12 of Red Hat Enterprise Linux 9 have SQLite 3.34.
     newer = r"RETURNING|->|IIF|STRICT|MATERIALIZED"
-    assert [name for name in NAMES if re.search(newer, getattr(SQL, name))] == []
+    assert [name for name in NAMES if re.search(newer, STATEMENTS[name])] == []
 
 
 def test_no_statement_walks_through_a_table_of_messages(store: sqlite3.Connection) -> None:

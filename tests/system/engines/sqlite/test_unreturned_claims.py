@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bide.engines.port import PartlyDone
+from bide.engines.port import Identity, PartlyDone
 from bide.engines.sqlite import SqliteEngine
 from bide.engines.sqlite import engine as sqlite
-from bide.model.command_identity import Identity
 from bide.model.commands import Claim, Count, Put, RetryCommand
 from bide.model.message import Item
 from bide.model.replies import Counts, Sizes, expect

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from bide.engines.memory import MemoryEngine, queue_state
+from bide.engines.port import Identities
 from bide.engines.rules.record import Record, matches
 from bide.model import commands as cmd
-from bide.model.command_identity import Identities
 from bide.model.commands import Command
 from bide.model.message import Item
 from bide.model.replies import Affected, Page, Reply

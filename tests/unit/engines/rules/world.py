@@ -16,8 +16,7 @@ from bide.engines.rules.change import Change, Facts
 from bide.engines.rules.leases import lapse
 from bide.engines.rules.record import Record
 from bide.model import commands as cmd
-from bide.model.message import Failure, Item
-from bide.model.progress import Progress
+from bide.model.message import Failure, Item, Progress
 from bide.model.replies import Outcome
 
 QUEUE = "q"
