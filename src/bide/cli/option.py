@@ -291,7 +291,7 @@ rule_bounds = together(
     time("--grace", "If it repeats: how late a run may begin and is not missed."),
 )
 repeat = together(rule_times, rule_bounds)
-"""Take the rule of a message that repeats; see `bide.cli.rules.take_rule`."""
+"""Take the rule of a message that repeats; see `bide.cli.rules.set_rule`."""
 
 window = together(
     click.option(
@@ -308,7 +308,7 @@ window = together(
         "next two years, or dates: 2026-12-25,2027-01-01.",
     ),
 )
-"""Take the window of a message, but its `--timezone`; see `bide.cli.rules.take_window`."""
+"""Take the window of a message, but its `--timezone`; see `bide.cli.rules.set_window`."""
 
 
 def put_options(message_options: Decorator) -> Decorator:

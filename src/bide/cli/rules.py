@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -13,18 +13,14 @@ from bide.model.errors import InvalidArgument
 from bide.model.message import Message
 from bide.model.times import iso
 
-if TYPE_CHECKING:
-    from bide.model.repeat import Repeat
-    from bide.model.window import Window
-
 # `bide.model.repeat` is imported where it is needed: most commands are about no such message.
 
 RULE_OPTIONS = ("cron", "every", "timezone", "start", "until", "times", "missed", "grace")
 """The options that make a rule."""
 
 
-def take_window(options: dict[str, Any]) -> "Window | None":
-    """Take the options that make a window out of those of a command; return the window, if any.
+def set_window(options: dict[str, Any]) -> None:
+    """Replace the options of a command that make a window by the window, or `None`.
 
     `--timezone` stays if `--cron` is given, which has the same one.
 
@@ -36,30 +32,32 @@ def take_window(options: dict[str, Any]) -> "Window | None":
     if hours is None:
         if holidays is not None:
             raise usage_error("--holidays goes with --window, and a window is given whole")
-        return None
+        options["window"] = None
+        return
     from bide.model.window import Window
 
     timezone = options["timezone"] or "UTC"
     if options["cron"] is None:
         options["timezone"] = None
-    return Window(hours, timezone, holidays or ())
+    options["window"] = Window(hours, timezone, holidays or ())
 
 
-def take_rule(options: dict[str, Any]) -> "Repeat | None":
-    """Take the options that make a rule out of those of a command; return the rule, if any.
+def set_rule(options: dict[str, Any]) -> None:
+    """Replace the options of a command that make a rule by the rule, as `repeat`, or `None`.
 
     Raises:
         click.UsageError: they do not go together.
         InvalidArgument: there is no such rule.
     """
+    options["repeat"] = None
     given = {name: options.pop(name) for name in RULE_OPTIONS}
     given = {name: value for name, value in given.items() if value is not None}
     if given.keys() == {"timezone"} and options.get("at") is not None:
         options["timezone"] = check_date(options, given["timezone"])
-        return None
+        return
     check_date(options, None)
     if not given:
-        return None
+        return
     if "cron" in given and "every" in given:
         raise usage_error("a message repeats by --cron or by --every; give one")
     if "cron" not in given and "every" not in given:
@@ -82,7 +80,7 @@ def take_rule(options: dict[str, Any]) -> "Repeat | None":
             )
     from bide.model.repeat import repeat
 
-    return repeat(**given)
+    options["repeat"] = repeat(**given)
 
 
 def check_date(options: dict[str, Any], timezone: str | None) -> str | None:
@@ -133,27 +131,24 @@ def words_of(message: Message) -> str:
     return rule_in_words(message.rule or "") if repeats(message) else ""
 
 
-def window_of(message: Message) -> "Window | None":
-    """Return the window of a message; `None`: it has none, or it cannot be read here."""
-    try:
-        return message.window
-    except InvalidArgument:  # of a later version: what is shown in lists must not fail
-        return None
-
-
 def window_in_words(message: Message) -> str:
     """Return the window of a message in words; empty if it has none."""
-    window = window_of(message)
-    if window is None:
+    if message.rule is None:
         return ""
     from bide.observing import sentences
+    from bide.observing.seen_runs import seen_window
 
-    return sentences.window_in_words(window)
+    window = seen_window(message)
+    return "" if window is None else sentences.window_in_words(window)
 
 
 def window_facts(message: Message) -> dict[str, Any]:
     """Return what JSON says of the window of a message; nothing if it has none."""
-    window = window_of(message)
+    if message.rule is None:
+        return {}
+    from bide.observing.seen_runs import seen_window
+
+    window = seen_window(message)
     if window is None:
         return {}
     holidays = [str(day) for day in window.holidays]

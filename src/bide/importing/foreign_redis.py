@@ -1,7 +1,7 @@
 """A Redis server that need not know bide, of any version: what imports read there."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis import Redis
 from redis import exceptions as raised
@@ -10,6 +10,7 @@ from redis.connection import ConnectionPool
 from bide.engines.redis.faults import no_connection
 from bide.engines.redis.settings import read_url, shown_address
 from bide.engines.registry import split_url
+from bide.importing.source import SetMember
 from bide.model.errors import NotAStore
 
 
@@ -69,13 +70,6 @@ for i = 1, #ARGV, 2 do
 end
 return count
 """
-
-
-class SetMember(NamedTuple):
-    """A member and its score, both as the server writes them."""
-
-    member: bytes
-    score: bytes
 
 
 class SortedSet(ForeignRedis):

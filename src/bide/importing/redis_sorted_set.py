@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
 from bide.importing.server_url import check_redis
+from bide.importing.source import SetMember
 from bide.lane.steps import find_all, outcomes_of
 from bide.model import body as bodies
 from bide.model.commands import Put, Reschedule
@@ -23,9 +24,6 @@ from bide.model.replies import Outcome
 from bide.model.times import LATEST
 from bide.queue.results import only_outcome
 from bide.queue.sync import Queue, check_blocking
-
-if TYPE_CHECKING:
-    from bide.importing.foreign_redis import SetMember, SortedSet
 
 Scores = Literal["auto", "s", "ms"]
 """What the scores are: Unix seconds, Unix milliseconds, or either, by their size."""
@@ -128,7 +126,8 @@ def load_sorted_set(
     with closing(SortedSet(url, key)) as source:
         if found is not None:
             found(source.size())
-        run = _Run(queue, source, reader, remove=remove and not dry_run, dry_run=dry_run)
+        removes = remove and not dry_run
+        run = _Run(queue, reader, source.remove if removes else None, dry_run=dry_run)
         # Pages are by score, not by place: programs may add members before those that were read.
         lowest_score, skip = b"-inf", 0
         while page := source.page(lowest_score, skip, batch):
@@ -163,7 +162,7 @@ class _Reader(NamedTuple):
     id_field: str | None
     max_body: int
 
-    def item(self, entry: "SetMember") -> Item:
+    def item(self, entry: SetMember) -> Item:
         """Return the message of a member.
 
         Raises:
@@ -242,13 +241,13 @@ class _Run:
     """One run over a set."""
 
     queue: Queue
-    source: "SortedSet"
     reader: _Reader
-    remove: bool
+    remove: Callable[[Sequence[SetMember]], int] | None
+    """Removes members whose messages are stored from the set; `None`: they stay."""
     dry_run: bool
     loaded: LoadedSet = field(default_factory=LoadedSet)
 
-    def take(self, page: Sequence["SetMember"]) -> "set[SetMember]":
+    def take(self, page: Sequence[SetMember]) -> set[SetMember]:
         """Put the messages of some members, and return the members that were removed."""
         readable = list(self._readable(page))
         items = [item for _, item in readable]
@@ -268,12 +267,12 @@ class _Run:
             elif not self._is_there(entry, item, existing.get(outcome.id)):
                 continue
             in_store.add(entry)
-        if not self.remove:
+        if self.remove is None:
             return set()
-        self.loaded.removed += self.source.remove(list(in_store))
+        self.loaded.removed += self.remove(list(in_store))
         return in_store
 
-    def _readable(self, page: Iterable["SetMember"]) -> Iterable[tuple["SetMember", Item]]:
+    def _readable(self, page: Iterable[SetMember]) -> Iterable[tuple[SetMember, Item]]:
         """Yield the members that can be messages, with these; refuse the others."""
         for entry in page:
             try:
@@ -281,7 +280,7 @@ class _Run:
             except InvalidArgument as error:
                 self.loaded.refuse(entry.member, str(error))
 
-    def _is_there(self, entry: "SetMember", item: Item, message: Message | None) -> bool:
+    def _is_there(self, entry: SetMember, item: Item, message: Message | None) -> bool:
         """Tell whether the queue has the message of a member; reschedule it if it is to be.
 
         Args:
@@ -305,7 +304,7 @@ class _Run:
         self.loaded.kept += 1
         return True
 
-    def _reschedule(self, entry: "SetMember", item: Item, message: Message) -> bool:
+    def _reschedule(self, entry: SetMember, item: Item, message: Message) -> bool:
         """Give a message the due time of its member's score; return whether that was possible."""
         if message.state not in ("delayed", "ready"):
             reason = f"its message is {message.state}, with another due time"

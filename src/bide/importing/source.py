@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from bide.model import body as bodies
 from bide.model.errors import InvalidArgument
@@ -14,8 +14,25 @@ from bide.model.options import check_options
 from bide.model.times import LATEST
 from bide.queue.arguments import headers_of
 
-if TYPE_CHECKING:
-    from bide.importing.foreign_redis import ForeignRedis
+
+class SourceServer(Protocol):
+    """The server that sources read; see `bide.importing.foreign_redis`."""
+
+    shown: str
+    """The URL without its password."""
+
+    def ask(self, *command: Any) -> Any:
+        """Execute a command; return its reply, text as bytes."""
+
+    def ask_all(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Execute commands in one round trip; return their replies."""
+
+
+class SetMember(NamedTuple):
+    """A member of a sorted set and its score, both as the server writes them."""
+
+    member: bytes
+    score: bytes
 
 
 class NotTakenOver(Exception):
@@ -73,7 +90,7 @@ class SourceQueue(ABC):
         max_body: how many bytes a body may take.
     """
 
-    redis: "ForeignRedis"
+    redis: SourceServer
     queue: str
     _: KW_ONLY
     pickles: bool

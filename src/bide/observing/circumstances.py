@@ -5,8 +5,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from bide.lane.lane import Lane
 from bide.lane.steps import Steps
-from bide.model.commands import Command, Find, History, Scan
+from bide.model.commands import Command, Explain, Find, History, Scan
 from bide.model.errors import AccessDenied
 from bide.model.identity import split_name
 from bide.model.internal_queues import InternalQueue
@@ -18,6 +19,7 @@ from bide.model.replies import (
     Serving,
     Subscribed,
 )
+from bide.observing.explanation import Explanation
 from bide.observing.heartbeat import READ_MOST, REGISTER
 from bide.observing.workers import list_workers
 
@@ -39,6 +41,13 @@ class _Circuit(msgspec.Struct):
     since: int | None = None
     until: int = 0
     error: str = ""
+
+
+def explaining(queue: str, id: str, lane: Lane) -> Steps[Explanation]:
+    """Explain where a message is, by what the store and the workers' reports say."""
+    facts: Explained = yield Explain(queue, id)
+    facts = yield from look_further(queue, id, facts, around=lane.capabilities.shared)
+    return Explanation(id, queue, facts)
 
 
 def look_further(

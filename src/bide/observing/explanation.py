@@ -1,7 +1,7 @@
 """Explain why a message is where it is: as data, and as a sentence in English or Chinese."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -13,11 +13,10 @@ from bide.model.replies import (
     Limited,
     Pause,
 )
+from bide.model.time_rule import date_of, time_rule_of, window_of
 from bide.model.times import LATEST, rate_text
-
-if TYPE_CHECKING:
-    from bide.model.window import Window
-    from bide.observing.seen_runs import SeenRun
+from bide.model.window import Window
+from bide.observing.seen_runs import SeenRun, see_run
 
 OPENING_MS = 1_000
 """How long after the opening of its window a message that waits for it is due, at the most: a claim
@@ -152,10 +151,8 @@ class Explanation(msgspec.Struct, frozen=True):
                 yield Cause(facts.state, facts.state, self._since(facts.ended))
 
     @property
-    def run(self) -> "SeenRun | None":
+    def run(self) -> SeenRun | None:
         """The run of a message that repeats; `None`: it does not, or no longer."""
-        from bide.observing.seen_runs import see_run  # here: most messages do not repeat
-
         facts = self.facts
         if facts.run is None or facts.state in (None, "acked", "expired"):
             return None
@@ -195,8 +192,6 @@ class Explanation(msgspec.Struct, frozen=True):
         facts = self.facts
         if facts.rule is None or facts.run is not None or facts.state not in ("delayed", "ready"):
             return
-        from bide.model.time_rule import date_of, time_rule_of  # here: most messages have none
-
         planned = date_of(facts.rule)
         if planned is None:
             return
@@ -218,12 +213,10 @@ class Explanation(msgspec.Struct, frozen=True):
         return Cause("retry", "retry", {**values, **self._failure()})
 
     @property
-    def _window(self) -> "Window | None":
+    def _window(self) -> Window | None:
         """The window of the message; `None`: it has none, or it cannot be read here."""
         if self.facts.rule is None:
             return None
-        from bide.model.time_rule import window_of  # here: most messages have no window
-
         try:
             return window_of(self.facts.rule)
         except InvalidArgument:

@@ -7,6 +7,7 @@ from bide.model.message import RUN_ENDED, Message
 from bide.model.runs import Run, following, is_missed, next_in_time
 from bide.model.time_rule import repeat_of, window_of
 from bide.model.times import LATEST
+from bide.model.window import Window
 
 Status = Literal["planned", "held", "ended", "missed", "unread"]
 """Where a run is. "planned": it is to come, or is going on; "held": none is due until somebody
@@ -101,3 +102,11 @@ def is_held(message: Message) -> bool:
     """Return whether no run of a message is due until somebody resumes it."""
     run = run_of(message)
     return run is not None and run.held and message.due >= LATEST
+
+
+def seen_window(message: Message) -> Window | None:
+    """Return the window of a message; `None`: it has none, or it cannot be read here."""
+    try:
+        return message.window
+    except InvalidArgument:  # of a later version: what is shown in lists must not fail
+        return None

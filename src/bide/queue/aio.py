@@ -12,26 +12,26 @@ from collections.abc import (
 from functools import partial, wraps
 from inspect import signature
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, cast, get_args
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast, get_args
 
 from bide.lane.steps import Steps, arun_steps, following
 from bide.model.commands import Cancel, Command, Purge, Put, Reschedule, Revive, Scan, Where
 from bide.model.errors import WrongContext
 from bide.model.limits import IMPORT_LINES, MAX_BYTES
 from bide.model.message import Message
+from bide.model.recovery import Recovered, Recovery
 from bide.model.replies import Page
 from bide.model.times import Duration
+from bide.model.undoing import Undoable, Undone
 from bide.queue import spans
 from bide.queue.arguments import wait_seconds
 from bide.queue.base import BaseQueue
 from bide.queue.delivery import AsyncDelivery, AsyncTake
 from bide.queue.results import Imported
-from bide.queue.steps import changing, loading, recovering, taking_back
+from bide.queue.steps import loading
 from bide.queue.sync import Queue
-
-if TYPE_CHECKING:
-    from bide.model.recovery import Recovered, Recovery
-    from bide.model.undoing import Undoable, Undone
+from bide.undoing.changes import changing, in_store, taking_back
+from bide.undoing.recovering import recovering
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -180,7 +180,7 @@ class AsyncQueue(BaseQueue):
             first_line += len(part)
         return total
 
-    async def undo(self, undo: str) -> "Undone":
+    async def undo(self, undo: str) -> Undone:
         """Async form of `Queue.undo`."""
         await asyncio.to_thread(self._lane.open)  # its steps ask what the store can do
         return await self._run(taking_back(self.name, undo, self._builder.actor, self._lane))
@@ -191,15 +191,17 @@ class AsyncQueue(BaseQueue):
         *,
         where: Where | None = None,
         by_id: bool = False,
-    ) -> "Undoable":
+    ) -> Undoable:
         """Make a bulk change that can be taken back; see `Queue._undoable`."""
         await asyncio.to_thread(self._lane.open)
         return await self._run(changing(command, self._lane, where=where, by_id=by_id))
 
-    async def _recovered(self, plan: "Recovery", dry_run: bool) -> "Recovered":
+    async def _recovered(self, plan: Recovery, dry_run: bool) -> Recovered:
         """Carry out a plan; see `Queue.recover`."""
         await asyncio.to_thread(self._lane.open)  # its steps ask what the store can do
-        steps = recovering(self.name, plan, self._builder.actor, self._lane, dry_run)
+        steps = recovering(
+            self.name, plan, in_store(self._lane), actor=self._builder.actor, dry_run=dry_run
+        )
         return await self._run(steps)
 
     async def _execute(

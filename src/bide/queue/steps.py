@@ -4,24 +4,21 @@ Steps import what they are made of when they run: most programs explain, export 
 """
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
-from bide.lane.lane import Lane
 from bide.lane.steps import Steps, following, outcomes_of
 from bide.model.commands import (
     Cancel,
     CloseGroup,
     Edit,
-    Explain,
     Find,
     History,
     Purge,
     Put,
     Reschedule,
-    Revive,
     Scan,
     Where,
 )
@@ -31,7 +28,6 @@ from bide.model.message import Message
 from bide.model.replies import (
     Affected,
     Ends,
-    Explained,
     Found,
     GroupsClosed,
     Outcome,
@@ -42,11 +38,6 @@ from bide.model.times import Duration
 from bide.queue.arguments import one_or_several
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.results import Cancelled, Closing, Imported, result_in
-
-if TYPE_CHECKING:
-    from bide.model.recovery import Recovered, Recovery
-    from bide.model.undoing import Undoable, Undone
-    from bide.observing.explanation import Explanation
 
 
 def putting(command: Put) -> Steps[list[Outcome]]:
@@ -241,47 +232,6 @@ def reviving(
     parts = [msgspec.structs.replace(command, ids=part) for part in in_parts(ids_to_revive)]
     outcomes = yield from outcomes_of(*parts)
     return [command.answered(outcome) for outcome in outcomes]
-
-
-def explaining(queue: str, id: str, lane: Lane) -> Steps["Explanation"]:
-    """Explain where a message is, by what the store and the workers' reports say."""
-    from bide.observing.circumstances import look_further
-    from bide.observing.explanation import Explanation
-
-    facts: Explained = yield Explain(queue, id)
-    facts = yield from look_further(queue, id, facts, around=lane.capabilities.shared)
-    return Explanation(id, queue, facts)
-
-
-def changing(
-    command: Cancel | Purge | Reschedule | Revive,
-    lane: Lane,
-    *,
-    where: Where | None = None,
-    by_id: bool = False,
-) -> Steps["Undoable"]:
-    """Make a bulk change that can be taken back, in a store that is open; see `bulk_of`."""
-    from bide.model.undoing import bulk_of
-    from bide.undoing.changes import in_store, whole
-
-    return (yield from whole(bulk_of(command, where, by_id=by_id), in_store(lane)))
-
-
-def taking_back(queue: str, undo: str, actor: str | None, lane: Lane) -> Steps["Undone"]:
-    """Take back a bulk change, in a store that is open."""
-    from bide.undoing.changes import in_store, whole_undo
-
-    return (yield from whole_undo(queue, undo, actor, in_store(lane)))
-
-
-def recovering(
-    queue: str, plan: "Recovery", actor: str, lane: Lane, dry_run: bool
-) -> Steps["Recovered"]:
-    """Carry out a plan for what is overdue, in a store that is open."""
-    from bide.undoing.changes import in_store
-    from bide.undoing.recovering import recovering as carrying_out
-
-    return (yield from carrying_out(queue, plan, in_store(lane), actor=actor, dry_run=dry_run))
 
 
 def exported(messages: Iterable[Message]) -> Iterator[str]:

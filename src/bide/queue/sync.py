@@ -50,22 +50,18 @@ from bide.queue.results import (
     only_outcome,
 )
 from bide.queue.steps import (
-    changing,
     closing,
     editing,
     ending,
-    explaining,
     exported,
     loading,
     putting,
-    recovering,
     repeated,
     rescheduling,
     resulting,
     reviving,
     stopping,
     stopping_all,
-    taking_back,
 )
 
 if TYPE_CHECKING:
@@ -837,6 +833,8 @@ class Queue(BaseQueue):
             NothingToUndo: the token is none of this queue, the change changed nothing, or ten
                 minutes have passed.
         """
+        from bide.undoing.changes import taking_back  # here: most programs take nothing back
+
         return self._run(taking_back(self.name, undo, self._builder.actor, self._lane))
 
     def overdue(self) -> "Overdue":
@@ -1098,6 +1096,8 @@ class Queue(BaseQueue):
             >>> orders.explain("order-42").reasons
             ('delayed',)
         """
+        from bide.observing.circumstances import explaining  # here: most programs do not ask
+
         return self._run(explaining(self.name, check_name(id), self._lane))
 
     def history(self, id: str) -> list[End]:
@@ -1169,11 +1169,18 @@ class Queue(BaseQueue):
             where: which messages, if the command itself has no rule.
             by_id: only the messages whose ids the command names.
         """
+        from bide.undoing.changes import changing  # here: most programs take nothing back
+
         return self._run(changing(command, self._lane, where=where, by_id=by_id))
 
     def _recovered(self, plan: "Recovery", dry_run: bool) -> "Recovered":
         """Carry out a plan."""
-        return self._run(recovering(self.name, plan, self._builder.actor, self._lane, dry_run))
+        from bide.undoing.changes import in_store  # here: most programs recover nothing
+        from bide.undoing.recovering import recovering
+
+        execute = in_store(self._lane)
+        actor = self._builder.actor
+        return self._run(recovering(self.name, plan, execute, actor=actor, dry_run=dry_run))
 
     def _execute(
         self,

@@ -7,10 +7,10 @@ import msgspec
 
 from bide.lane.lane import Lane
 from bide.lane.steps import Steps
-from bide.model.commands import Command
+from bide.model.commands import Cancel, Command, Purge, Reschedule, Revive, Where
 from bide.model.errors import InvalidArgument
 from bide.model.parts import in_parts
-from bide.model.undoing import PART, Bulk, Part, Undo, Undoable, Undone, Verb
+from bide.model.undoing import PART, Bulk, Part, Undo, Undoable, Undone, Verb, bulk_of
 from bide.undoing.steps import bulk_steps, is_token, nothing, undo_steps
 
 Execute = Callable[[Bulk | Undo], Generator[Any, Any, Any]]
@@ -100,3 +100,19 @@ def steps_of(
     if isinstance(command, Bulk):
         return (yield from bulk_steps(command))
     return (yield from undo_steps(command, allow))
+
+
+def changing(
+    command: Cancel | Purge | Reschedule | Revive,
+    lane: Lane,
+    *,
+    where: Where | None = None,
+    by_id: bool = False,
+) -> Steps[Undoable]:
+    """Make a bulk change that can be taken back, in a store that is open; see `bulk_of`."""
+    return (yield from whole(bulk_of(command, where, by_id=by_id), in_store(lane)))
+
+
+def taking_back(queue: str, undo: str, actor: str | None, lane: Lane) -> Steps[Undone]:
+    """Take back a bulk change, in a store that is open."""
+    return (yield from whole_undo(queue, undo, actor, in_store(lane)))

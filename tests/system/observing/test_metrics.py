@@ -1,5 +1,6 @@
 """Metrics and tallies: what a scrape says of queues and of all processes of a worker."""
 
+import importlib
 import socket
 import sys
 import urllib.request
@@ -20,7 +21,8 @@ from bide.engines.sqlite import SqliteEngine
 from bide.lane.lane import Lane
 from bide.model.errors import InvalidArgument
 from bide.observing.families import Metric, worker_metrics
-from bide.observing.metrics import MetricsServer, counts_of, registry_of
+from bide.observing.metrics import counts_of
+from bide.observing.prometheus import MetricsServer, registry_of
 from bide.observing.tally import BOUNDS, Histogram, Tally, total
 from bide.testing import FakeClock
 from tests.counting import count_calls
@@ -176,8 +178,9 @@ def test_a_port_that_is_taken_is_named() -> None:
 
 def test_a_missing_library_is_named_with_the_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "bide.observing.prometheus")
     with pytest.raises(bide.InvalidArgument, match=r"pip install 'bide\[metrics\]'"):
-        registry_of(dict)
+        importlib.import_module("bide.observing.prometheus")
 
 
 def test_a_value_on_a_bound_is_within_it() -> None:

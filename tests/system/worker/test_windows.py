@@ -11,8 +11,8 @@ from bide.consuming.late_causes import blocks_of
 from bide.lane.steps import arun_steps
 from bide.model.commands import Claim, RetryCommand
 from bide.model.replies import Claimed
+from bide.observing.circumstances import explaining
 from bide.observing.explanation import Explanation
-from bide.queue.steps import explaining
 from bide.testing import FakeClock, ManualWorker, ScratchStore
 from bide.worker.app.listing import facts_of
 from tests.system.worker.test_metrics import causes

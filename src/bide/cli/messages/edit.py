@@ -11,7 +11,7 @@ from bide.cli.errors import usage_error
 from bide.cli.input import Form, decode_body, read_body
 from bide.cli.message_output import print_outcomes
 from bide.cli.output import Output
-from bide.cli.rules import take_rule, take_window
+from bide.cli.rules import set_rule, set_window
 from bide.cli.store import CommandStore
 
 CLEARED = ("expires", "group", "headers", "repeat", "window")
@@ -67,8 +67,8 @@ def edit(
       bide edit calls ann --window "Mon-Fri 10:00-18:00" --timezone Europe/Berlin
     """
     changes: dict[str, Any] = {}
-    options["window"] = take_window(options)
-    options["repeat"] = take_rule(options)
+    set_window(options)
+    set_rule(options)
     for name in CLEARED:
         if options.pop(f"no_{name}"):
             if options[name] is not None:

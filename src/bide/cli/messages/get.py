@@ -5,7 +5,8 @@ import click
 from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.errors import flush_output
-from bide.cli.message_output import as_json, body_bytes, print_sheet, row
+from bide.cli.message_output import as_json, body_bytes, row
+from bide.cli.message_sheet import print_sheet
 from bide.cli.output import Output, warn
 from bide.cli.store import CommandStore
 

@@ -11,7 +11,7 @@ from bide.cli.errors import usage_error
 from bide.cli.input import CHUNK_BYTES, Form, check_size, decode_body, read_body
 from bide.cli.output import DONE, Bar, Output, plural, warn
 from bide.cli.putting import put_one
-from bide.cli.rules import take_rule, take_window
+from bide.cli.rules import set_rule, set_window
 from bide.cli.store import CommandStore, refuse_internal
 from bide.model.errors import StoreError
 from bide.queue.sync import Queue
@@ -82,8 +82,8 @@ def put(
         --timezone Europe/Berlin --holidays holidays.ics
     """
     refuse_internal(queue)
-    options["window"] = take_window(options)
-    options["repeat"] = take_rule(options)
+    set_window(options)
+    set_rule(options)
     form = form or "json"
     if lines:
         has_single_option = any(options[name] is not None for name in SINGLE_OPTIONS)

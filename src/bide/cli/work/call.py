@@ -9,7 +9,7 @@ from bide.cli.command import on_any_store
 from bide.cli.errors import usage_error
 from bide.cli.output import Output
 from bide.cli.putting import put_one
-from bide.cli.rules import take_rule, take_window
+from bide.cli.rules import set_rule, set_window
 from bide.cli.store import CommandStore, refuse_memory
 from bide.model.errors import InvalidArgument
 
@@ -52,8 +52,8 @@ def call(
     """
     from bide.worker.app.loading import load_task
 
-    options["window"] = take_window(options)
-    options["repeat"] = take_rule(options)
+    set_window(options)
+    set_rule(options)
     task = load_task(target)
     texts_by_position, texts_by_name = _divided(arguments)
     parameters = task.parameters

@@ -8,7 +8,8 @@ import click
 from bide.cli import option
 from bide.cli.bulk import purge_state
 from bide.cli.command import on_store
-from bide.cli.message_output import as_json, print_messages, print_sheet
+from bide.cli.message_output import as_json, print_messages
+from bide.cli.message_sheet import print_sheet
 from bide.cli.option import MORE, SCREEN
 from bide.cli.output import Output, warn
 from bide.cli.program import ListGroup

@@ -12,7 +12,6 @@ from bide.model.errors import AccessDenied, StoreError
 from bide.model.identity import check_name
 from bide.model.replies import Counts, expect
 from bide.observing.families import THREADS, Family, Metric, claim_metrics
-from bide.observing.metrics import registry_of
 from bide.observing.workers import Workers, list_workers, request_stop
 from bide.server import wire
 from bide.server.access.rights import Caller
@@ -192,6 +191,8 @@ async def _exposition(call: ApiCall) -> bytes:
         *push_metrics(subscriptions, stats.sent, now),
         *(_request_metrics(stats) if _sees_all(caller) else ()),
     ]
+    from bide.observing.prometheus import registry_of  # here: the package may be missing
+
     registry = registry_of(read_counts, more=lambda: metrics, now=lambda: now / 1000)
     from prometheus_client import generate_latest
 

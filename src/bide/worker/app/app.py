@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, overload
+from typing import Any, ClassVar, ParamSpec, TypeVar, overload
 
 import msgspec
 
@@ -26,6 +26,7 @@ from bide.model.backoff import Backoff
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
 from bide.model.message import JOB, NewMessage
+from bide.model.recovery import Recovery
 from bide.model.times import Duration, Rate, milliseconds
 from bide.model.window import Window
 from bide.queue.aio import AsyncQueue
@@ -35,9 +36,6 @@ from bide.worker.app.lifespan import Lifespan
 from bide.worker.app.periodic import F, Periodic
 from bide.worker.app.task import Task
 from bide.worker.process.in_process import InProcessWorker
-
-if TYPE_CHECKING:
-    from bide.model.recovery import Recovery
 
 
 class Job(msgspec.Struct):
@@ -185,7 +183,7 @@ class App(Periodic):
         rate: Rate | None = None,
         group_limit: int | None = None,
         group_rate: Rate | None = None,
-        overdue: "Recovery | str | None" = None,
+        overdue: Recovery | str | None = None,
         window: Window | None = None,
     ) -> Callable[[F], F]:
         """Register a function that handles the messages of a queue. The function is not changed.
@@ -318,7 +316,7 @@ class App(Periodic):
         rate: Rate | None = None,
         group_limit: int | None = None,
         group_rate: Rate | None = None,
-        overdue: "Recovery | str | None" = None,
+        overdue: Recovery | str | None = None,
         window: Window | None = None,
     ) -> Callable[[J], J]:
         """Register a class whose instances are the work, a subclass of `bide.Job`.
@@ -420,7 +418,7 @@ class App(Periodic):
         rate: Rate | None = None,
         group_limit: int | None = None,
         group_rate: Rate | None = None,
-        overdue: "Recovery | str | None" = None,
+        overdue: Recovery | str | None = None,
         window: Window | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
     def task(
@@ -443,7 +441,7 @@ class App(Periodic):
         rate: Rate | None = None,
         group_limit: int | None = None,
         group_rate: Rate | None = None,
-        overdue: "Recovery | str | None" = None,
+        overdue: Recovery | str | None = None,
         window: Window | None = None,
     ) -> Task[P, R] | Callable[[Callable[P, R]], Task[P, R]]:
         """Register a function that messages call: `@app.task`, or `@app.task(queue="orders")`.

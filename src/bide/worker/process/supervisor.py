@@ -21,7 +21,6 @@ from bide.model.backoff import Backoff
 from bide.model.errors import BideError, InvalidArgument
 from bide.model.limits import MAX_ACTOR
 from bide.observing.logs import printable
-from bide.observing.metrics import MetricsServer, registry_of
 from bide.observing.workers import take_requests
 from bide.tasks import background, cancel, first_of
 from bide.worker.process.health import notify, serve_health, update_health_file, watchdog_seconds
@@ -186,6 +185,9 @@ class Supervisor:
                     server = await serve_health(*self.health_port, self.trouble, self.notices)
                     opened.callback(server.close)
                 if self.metrics is not None:
+                    # Here: the package may be missing.
+                    from bide.observing.prometheus import MetricsServer, registry_of
+
                     registry = registry_of(self.totals.counts, more=self.totals.metrics)
                     host, port = self.metrics
                     opened.enter_context(MetricsServer(registry, port, host))
