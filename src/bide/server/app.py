@@ -248,7 +248,7 @@ class ServerApp:
             background("bide-tokens", service.keep_tokens),
             background("bide-zones", service.keep_planned),
         ]
-        if service.lane.capabilities.shared:
+        if service.capabilities.shared:
             tasks.append(background("bide-heartbeat", service.heartbeat().keep))
         try:
             yield

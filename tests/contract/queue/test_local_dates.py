@@ -19,6 +19,7 @@ from bide.model.commands import Command, Edit
 from bide.model.message import Message
 from bide.model.times import unix
 from bide.model.zones import own_zones
+from bide.testing.hooks import lane_of
 from tests.stores_of_each_kind import STORES, url_of
 from tests.zone_data import BEFORE, EARLIER, LATER, TOWN, machine_with, write_zones
 
@@ -323,7 +324,7 @@ def test_a_run_is_not_early_by_newer_rules(orders: bide.Queue, later: Path) -> N
     at = soon.replace(second=0)
     run_text = (message.run or "").replace(f"{message.run_at:%Y-%m-%d}", f"{at:%Y-%m-%d}")
     edit = Edit("orders", ["a"], rule=message.rule, run=run_text, at=unix(at))
-    orders._lane.call(edit)
+    lane_of(orders).call(edit)
     with machine_with(later):
         assert orders.claim() == []
         message = get(orders)

@@ -14,6 +14,8 @@ from bide.model.times import LATEST, iso, unix
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.repeating import holding
 from bide.testing import FakeClock, ManualWorker, ScratchStore
+from bide.testing.hooks import execute
+from bide.testing.hooks import url_of as url_of_queue
 from tests.start import START
 from tests.stores_of_each_kind import STORES, url_of
 
@@ -412,7 +414,7 @@ def test_a_forecast_counts_all_runs_if_asked(reminders: bide.Queue) -> None:
 )
 def test_an_event_loop_repeats_messages(reminders: bide.Queue) -> None:
     async def repeat() -> Any:
-        async with bide.AsyncQueue("reminders", reminders._url) as queue:
+        async with bide.AsyncQueue("reminders", url_of_queue(reminders)) as queue:
             await queue.put("x", id="ann", repeat=HOURLY, at=some_hours_ago(0.5))
             async with queue.take(wait=5):
                 pass
@@ -462,7 +464,7 @@ def test_a_run_that_is_acked_meanwhile_stays_acked(reminders: bide.Queue) -> Non
             (delivery,) = reminders.claim()
             delivery.ack()
             runs.append(delivery.message.run)
-        return reminders._execute(command)
+        return execute(reminders, command)
 
     runs: list[str | None] = []
     outcome = run_steps(holding(CommandBuilder("reminders"), "ann"), ask)

@@ -10,6 +10,8 @@ import pytest
 import bide
 from bide.model.commands import Claim
 from bide.testing import FakeClock
+from bide.testing.hooks import lane_of
+from bide.testing.hooks import url_of as url_of_queue
 from tests.stores_of_each_kind import STORES, url_of
 
 OFFICE = bide.Window("Mon-Fri 09:00-18:00", "Europe/Berlin")
@@ -348,7 +350,7 @@ def test_an_undo_keeps_the_window(calls: bide.Queue, clock: FakeClock) -> None:
 
 def test_an_event_loop_has_the_same(calls: bide.Queue, clock: FakeClock) -> None:
     async def use() -> Any:
-        async with bide.AsyncQueue("calls", calls._url, clock=clock) as queue:
+        async with bide.AsyncQueue("calls", url_of_queue(calls), clock=clock) as queue:
             await queue.put("x", id="ann", window=OFFICE, delay="2h")
             await queue.put_many([1, 2], window=OFFICE, delay="2h")
             assert await queue.edit("ann", window=bide.Window("Sun", "Europe/Berlin"))
@@ -378,7 +380,7 @@ def test_a_rule_that_cannot_be_read_is_left_to_others(
 def test_a_claim_command_plans_as_well(calls: bide.Queue, clock: FakeClock) -> None:
     calls.put("x", id="ann", window=OFFICE)
     go_to(clock, SATURDAY)
-    reply: Any = calls._lane.call(Claim("calls", 5, 1_000, "raw"))
+    reply: Any = lane_of(calls).call(Claim("calls", 5, 1_000, "raw"))
     assert (reply.messages, reply.next) == ([], 0)
 
 

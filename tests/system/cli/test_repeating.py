@@ -18,6 +18,7 @@ from bide.cli import option
 from bide.model.commands import Put
 from bide.model.message import Item, Message
 from bide.model.repeat import MISSED
+from bide.testing.hooks import lane_of
 from tests.system.cli.conftest import Terminal
 from tests.system.cli.test_terminal import plain
 
@@ -348,7 +349,7 @@ def test_search_finds_those_that_repeat_in_all_queues(
 
 def test_a_rule_that_cannot_be_read_here_is_shown_as_it_is(run: Bide, orders: bide.Queue) -> None:
     later = '{"moon":"full"}'
-    orders._lane.call(Put("orders", [Item("a", b"1", at=START_MS, rule=later, run="2")]))
+    lane_of(orders).call(Put("orders", [Item("a", b"1", at=START_MS, rule=later, run="2")]))
     shown = json.loads(run("get", "orders", "a", "--json").output)
     assert (shown["rule"], shown["rule_in_words"]) == (later, later)
     assert "run_at" not in shown

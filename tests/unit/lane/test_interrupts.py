@@ -21,7 +21,7 @@ from bide.model.errors import StoreBusy
 from bide.model.replies import Counts, Reply, expect
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
-from bide.testing.hooks import count_submitted, has_waiting_queues, is_closing
+from bide.testing.hooks import count_submitted, has_waiting_queues, inbox_of, is_closing
 from tests.unit.lane.commands import PATIENCE, claim, claims, ids, put, sizes, spawn, waiting
 from tests.waiting import until
 
@@ -158,14 +158,14 @@ def test_interrupted_right_after_it_was_submitted(
     command: Command,
 ) -> None:
     lane.call(put("later", delay=60_000))
-    add = lane._inbox.add
+    add = inbox_of(lane).add
 
     def interrupted(request: LaneRequest) -> None:
         add(request)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(lane._inbox, "add", interrupted)
+        patched.setattr(inbox_of(lane), "add", interrupted)
         with pytest.raises(KeyboardInterrupt):
             lane.call(command, wait=60)
     lane.call(put("a"))
@@ -237,7 +237,7 @@ def test_cancelled_before_it_asked_it_leaves_its_turn_to_the_next(
             engine.engine.execute([put("a")], clock.now())
             await asyncio.to_thread(lane.hint, "q", 0)
             leader = lane._waiting.due(lane.clock.monotonic())
-            lane._inbox.requests.extend(leader)  # as if it was to ask with the next batch
+            inbox_of(lane).requests.extend(leader)  # as if it was to ask with the next batch
             first.cancel()
             await asyncio.sleep(0)
         await other

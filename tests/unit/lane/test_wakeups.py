@@ -16,7 +16,7 @@ from bide.model.errors import StoreError
 from bide.model.replies import Claimed, Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
-from bide.testing.hooks import count_submitted
+from bide.testing.hooks import count_submitted, engine_of
 from bide.threads import deaths
 from tests.start import START
 from tests.unit.lane.commands import PATIENCE, claim, claims, ids, put, spawn, waiting
@@ -147,7 +147,7 @@ def test_a_lane_closes_that_could_not_start_a_thread_to_listen(
     spawn(lane.call, claim(), wait=60)
     waiting(lane)
     lane.close()
-    assert lane._engine is None
+    assert engine_of(lane) is None
 
 
 def test_after_a_notifier_has_ended_at_once_the_next_claim_listens_again(

@@ -166,7 +166,12 @@ class SqliteEngine:
 
                 for name in {command.queue for command in commands if isinstance(command, Claim)}:
                     repair(session, name)
-            outcomes = _carry_out(session, commands, identities)
+            if identities is None:
+                outcomes: Sequence[Reply | OutcomeUnknown] = session.carry_out(commands)
+            else:
+                from bide.engines.sqlite.senders import carry_out_once  # here: a server has some
+
+                outcomes = carry_out_once(session, commands, identities)
             if not self._read_only:
                 session.save()
                 self.unreturned = commands, outcomes
@@ -348,17 +353,6 @@ def _put_alone(connection: sqlite3.Connection, command: Put, now: int | None) ->
             raise
         return None
     return None if reply is None else [reply]
-
-
-def _carry_out(
-    session: Session, commands: Sequence[Command], identities: Identities
-) -> Sequence[Reply | OutcomeUnknown]:
-    """Execute commands, those with an identity once."""
-    if identities is None:
-        return session.carry_out(commands)
-    from bide.engines.sqlite.senders import carry_out_once  # here: those of a server have some
-
-    return carry_out_once(session, commands, identities)
 
 
 def releases(commands: Sequence[Command], outcomes: Sequence[object]) -> list[RetryCommand]:

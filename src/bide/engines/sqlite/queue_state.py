@@ -22,7 +22,6 @@ from bide.engines.sqlite.tables import (
     record_of,
     row_of,
 )
-from bide.engines.sqlite.transaction import Transaction
 from bide.model.command_parts import Origin, Where
 from bide.model.commands import Ack, Lease
 from bide.model.ended import ENDINGS, End, end_of
@@ -59,17 +58,10 @@ _content = attrgetter(*_CONTENT)
 
 
 class SqliteQueue(QueueReader):
-    """One queue: its row, and those of its messages that a command names.
+    """One queue: its row, and those of its messages that a command names."""
 
-    Args:
-        transaction: in which it is read and changed.
-        name: of the queue.
-    """
-
-    def __init__(self, transaction: Transaction, name: str) -> None:
-        super().__init__(transaction, name)
-        self._ends = transaction.ends
-        self._returned = False
+    _returned = False
+    """Whether this transaction has returned a message to an earlier place."""
 
     def save_row(self) -> None:
         """Write back what has changed in the row of the queue, and in its limits."""
@@ -119,7 +111,7 @@ class SqliteQueue(QueueReader):
             self._remember_end(record.id, end)
             was_stopping = before is not None and before.stopping is not None
             if row.result_ttl or was_stopping:  # a caller may wait for the end
-                self._ends.append(end_of(row.name, record.id))
+                self._transaction.ends.append(end_of(row.name, record.id))
         if change.returned:
             self.run(SQL.remember_return, (record.seq,))
             self._returned = True
@@ -150,7 +142,7 @@ class SqliteQueue(QueueReader):
             progress = None if after.progress is None else json_text(after.progress)
             self.run(SQL.report, (after.stopping, progress, after.seq))
             if after.stopping != before.stopping:
-                self._ends.append(end_of(self.row.name, after.id))
+                self._transaction.ends.append(end_of(self.row.name, after.id))
         self._save(before, after)
 
     def _save(self, before: Record, after: Record) -> None:
@@ -256,7 +248,7 @@ class SqliteQueue(QueueReader):
             bounds = {"rows": rows, "now": self.now, "history": bool(row.history)}
             row.ended += self.run(SQL.remember_acked, bounds).rowcount
         if row.result_ttl:  # a caller may wait for the result
-            self._ends += [end_of(row.name, lease.id) for lease in leases]
+            self._transaction.ends += [end_of(row.name, lease.id) for lease in leases]
         self._end_leases(seqs)
         row.acked += len(seqs)
         return True

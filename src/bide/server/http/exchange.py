@@ -124,12 +124,14 @@ class Exchange:
     def feed(self, data: bytes) -> None:
         """Add a part of the body."""
         self.body += data
-        self._wake()
+        if self._waiter is not None:
+            self._wake(self._waiter)
 
     def feed_end(self) -> None:
         """Note the end of the body."""
         self.complete = True
-        self._wake()
+        if self._waiter is not None:
+            self._wake(self._waiter)
 
     def lose(self) -> None:
         """Note that the client has gone, or that nothing more can be sent.
@@ -137,16 +139,18 @@ class Exchange:
         The request ends when it would wait, or before its next command that may have a large reply.
         """
         self._client.leave()
-        self._wake()
+        if self._waiter is not None:
+            self._wake(self._waiter)
 
     @property
     def under_way(self) -> bool:
         """Whether the application's task goes on."""
         return self._task is not None and not self._task.done()
 
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    @staticmethod
+    def _wake(waiter: asyncio.Future[None]) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
 
     # From the application.
 
@@ -200,7 +204,8 @@ class Exchange:
             connection.write(piece)
         if not has_more:
             self._answered = True
-            self._wake()
+            if self._waiter is not None:
+                self._wake(self._waiter)
             connection.finished(self)
 
     def _framed_head(

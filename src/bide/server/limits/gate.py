@@ -76,7 +76,8 @@ class Gate:
             counts: whether its bytes count as transferred.
         """
         client = (scope.get("extensions") or {}).get(CLIENT)
-        return Visit(self, network, client or Present(), request, counts=counts)
+        quotas = self.quotas if counts and self.quotas is not None and self.quotas.any else None
+        return Visit(self, network, client or Present(), request, quotas)
 
 
 @dataclass(eq=False)
@@ -88,14 +89,14 @@ class Visit:
         network: the client's address or network.
         client: tells when the client has gone.
         request: the id of the request.
-        counts: whether its bytes count as transferred.
+        quotas: count its bytes as transferred; `None`: they do not count.
     """
 
     gate: Gate
     network: str
     client: Client
     request: str
-    counts: bool
+    quotas: Quotas | None
     caller: Caller = field(default=OPEN, init=False)
     """Who sends the request; it has not been let in yet."""
     _room: int = field(default=0, init=False)
@@ -119,15 +120,15 @@ class Visit:
         Raises:
             Problem: it has.
         """
-        if self.gate.quotas is not None:
-            self.gate.quotas.may_carry(self.caller.namespace)
+        if self.quotas is not None:
+            self.quotas.may_carry(self.caller.namespace)
 
     def carried(self, size: int) -> None:
         """Count bytes of the request or its answer."""
-        if self.gate.quotas is not None and self.counts:
+        if self.quotas is not None:
             already_counted = min(size, self._unsent_charge)
             self._unsent_charge -= already_counted
-            self.gate.quotas.carried(self.caller.namespace, size - already_counted)
+            self.quotas.carried(self.caller.namespace, size - already_counted)
 
     def check(self) -> None:
         """End the request if its client has gone.

@@ -129,7 +129,8 @@ class Quotas:
     @property
     def any(self) -> bool:
         """Whether anything is limited at all."""
-        return bool(self.settings.quotas) or self._asks
+        admission = self.admission  # not `_asks`: it is asked with each request
+        return bool(self.settings.quotas) or (admission is not None and admission.asks)
 
     def of(self, namespace: str | None) -> Quota:
         """Return what a namespace may use."""

@@ -223,7 +223,8 @@ class RequestBody:
                     size = self.received + len(part)
                     if size > most:
                         raise _too_large(most)
-                    self._bodies.grow(self.received, size)
+                    if size > LARGE:
+                        self._bodies.grow(self.received, size)
                     self.received = size
                     has_more = message.get("more_body", False)
         except TimeoutError:
@@ -236,7 +237,8 @@ class RequestBody:
 
     def free(self) -> None:
         """Count the memory of the body no longer."""
-        self._bodies.grow(self.received, 0)
+        if self.received > LARGE:
+            self._bodies.grow(self.received, 0)
 
 
 def _too_large(limit: int) -> Problem:

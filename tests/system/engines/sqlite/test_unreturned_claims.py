@@ -11,6 +11,7 @@ from bide.engines.sqlite import engine as sqlite
 from bide.model.commands import Claim, Count, Put, RetryCommand
 from bide.model.message import Item
 from bide.model.replies import Counts, Sizes, expect
+from bide.testing.engine_hooks import sqlite_connection
 from tests.start import START
 
 CLAIM = Claim("q", 1, 60_000, "w")
@@ -60,7 +61,7 @@ def test_a_call_that_was_interrupted_before_its_commit(
             return self._connection.execute(statement, *parameters)  # type: ignore[attr-defined]
 
     with monkeypatch.context() as patched:
-        patched.setattr(engine, "_connection", Interrupted(engine._connection))
+        patched.setattr(engine, "_connection", Interrupted(sqlite_connection(engine)))
         with pytest.raises(KeyboardInterrupt):
             engine.execute([CLAIM], START)
     assert engine.unreturned == ((), ())
