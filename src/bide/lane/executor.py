@@ -104,7 +104,7 @@ class Executor:
         with self._lock:
             self._batch_waits = False
             try:
-                engine = self._engine or self._opened()
+                engine = self._opened()
                 identities = self._identities(engine, batch)
             except BaseException as error:  # noqa: BLE001  (it is handed to the callers)
                 for request in batch:

@@ -128,19 +128,16 @@ class LaneThread(Executor):
             now = self.clock.monotonic()
             if self._closing:
                 self._fail(self._waiting.owned(None, now), Closed(CLOSED_WAITING))
-            waiting = self._waiting
-            overdue: list[LaneRequest] = []
-            if waiting.entered:
-                # Before `overdue`: a claim whose time ends now asks once more, if it is its turn.
-                self._inbox.requests.extend(waiting.due(now))  # without regard to the limit
-                overdue = waiting.overdue(now)
-            taken = self._inbox.take() if self._inbox.requests else []
-            batch = waiting.wanted(taken, now) if taken else []
+            # Before `overdue`: a claim whose time ends now asks once more, if it is its turn.
+            self._inbox.requests.extend(self._waiting.due(now))  # without regard to the limit
+            overdue = self._waiting.overdue(now)
+            taken = self._inbox.take()
+            batch = self._waiting.wanted(taken, now)
             if batch or overdue or (self._closing and not self._inbox):
                 return batch, overdue
             if not taken:
                 self._rests = True
-                self.clock.wait(self._signal, waiting.next_moment() if waiting.entered else None)
+                self.clock.wait(self._signal, self._waiting.next_moment())
                 self._rests = False
 
     def _abandon(self, request: LaneRequest) -> None:
@@ -161,10 +158,7 @@ class LaneThread(Executor):
 
     def _work(self, batch: Sequence[LaneRequest]) -> None:
         """Execute a batch and settle it. Whatever fails, each caller gets a reply or an error."""
-        # Those that may wait have entered.
-        some_wait = bool(self._waiting.entered) and any(
-            request.deadline is not None for request in batch
-        )
+        some_wait = any(request.deadline is not None for request in batch)
         try:
             if some_wait:  # before they ask: no change after their answer is missed
                 self._listen()

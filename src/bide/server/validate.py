@@ -5,7 +5,7 @@ request may contain anything.
 """
 
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 from msgspec import UNSET
@@ -57,10 +57,9 @@ async def check(
         queue = caller.prefix(command.queue)
     else:
         is_declared = internal is InternalQueue.DECLARED
-        if is_declared and is_about_own_queues(command, caller):
-            queue = check_queue(caller.prefix(command.queue))
-        else:
-            queue = _queue_in_store(caller, command.queue, internal, rights == ("consume",))
+        if not (is_declared and is_about_own_queues(command, caller)):
+            caller.need_queue(command.queue, internal, heartbeat=rights == ("consume",))
+        queue = check_queue(caller.prefix(command.queue))
         if internal is InternalQueue.WORKERS:
             check_heartbeat(command, caller)
     if internal is not None and isinstance(command, cmd.CloseGroup):
@@ -79,20 +78,6 @@ async def check(
         await pause(len(command.data or b""))
         _check_edit(command, max_body)
     return queue
-
-
-@lru_cache(maxsize=4_096)  # only of names that are valid, so they are short
-def _queue_in_store(
-    caller: Caller, queue: str, internal: InternalQueue | None, heartbeat: bool
-) -> str:
-    """Return the name in the store of a queue that the rights of a caller are for.
-
-    Raises:
-        InvalidArgument: it is not valid.
-        AccessDenied: the rights are not for it.
-    """
-    caller.need_queue(queue, internal, heartbeat=heartbeat)
-    return check_queue(caller.prefix(queue))
 
 
 def _check_versions(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:

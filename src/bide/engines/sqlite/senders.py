@@ -59,8 +59,7 @@ class Senders:
 
     def _load(self, identity: Identity) -> Answers | None:
         """Read what the store remembers of a sender; `None`: nothing."""
-        owner, _, name = identity.sender.partition(":")
-        row = self._run(SQL.sender, (owner, name)).fetchone()
+        row = self._run(SQL.sender, (identity.owner, identity.name)).fetchone()
         if row is None:
             return None
         seq, number, answers, moment = row

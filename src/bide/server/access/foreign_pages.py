@@ -43,7 +43,7 @@ def refuse_pages(request: ApiRequest) -> None:
             "tokens does not answer such pages; make a token: bide token create",
             field="sec-fetch-site",
         )
-    if request.has_body and request.content_type not in (JSON, MSGPACK):
+    if request.has_body:
         _refuse_content_type(request.content_type, takes_bytes=request.operation.takes_bytes)
 
 
@@ -51,10 +51,10 @@ def _refuse_content_type(content_type: str, *, takes_bytes: bool) -> None:
     """Refuse a content type that a page of another site could send without a preflight.
 
     Args:
-        content_type: that of the body, none of bide's own; "" without the header.
+        content_type: that of the body; "" without the header.
         takes_bytes: whether the operation takes bodies of any type.
     """
-    if content_type.endswith("+json"):
+    if content_type in (JSON, MSGPACK) or content_type.endswith("+json"):
         return
     if takes_bytes and content_type not in _SAFELISTED:
         return

@@ -56,7 +56,6 @@ class ClientAddress:
         self._trusts_unix = UNIX in trusted
         self._networks = networks([entry for entry in trusted if entry != UNIX], "trusted_proxies")
         """Networks in which all addresses are trusted proxies."""
-        self._trusts_some = self._trusts_unix or bool(self._networks)
 
     def of(self, scope: dict[str, Any]) -> str:
         """Return the client's address; "" on a Unix socket without a trusted proxy.
@@ -68,7 +67,7 @@ class ClientAddress:
         if scope.get("client"):
             host, _port = scope["client"]
             peer = _plain_address(host) or host
-        if not self._trusts_some or not self.trusts(peer):
+        if not self.trusts(peer):
             return peer
         entries: dict[bytes, list[str]] = {b"x-forwarded-for": [], b"forwarded": []}
         for name, value in scope["headers"]:

@@ -274,8 +274,7 @@ class Connection(ResponseOutput):
         elif self._queue:
             self._start_next()
         else:
-            if self._unparsed or not self._reading:
-                self._parse()
+            self._parse()
             if self._current is None and not self._parses_no_more:
                 self._wait_for_request()
 

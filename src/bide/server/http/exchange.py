@@ -124,14 +124,12 @@ class Exchange:
     def feed(self, data: bytes) -> None:
         """Add a part of the body."""
         self.body += data
-        if self._waiter is not None:
-            self._wake(self._waiter)
+        self._wake()
 
     def feed_end(self) -> None:
         """Note the end of the body."""
         self.complete = True
-        if self._waiter is not None:
-            self._wake(self._waiter)
+        self._wake()
 
     def lose(self) -> None:
         """Note that the client has gone, or that nothing more can be sent.
@@ -139,18 +137,16 @@ class Exchange:
         The request ends when it would wait, or before its next command that may have a large reply.
         """
         self._client.leave()
-        if self._waiter is not None:
-            self._wake(self._waiter)
+        self._wake()
 
     @property
     def under_way(self) -> bool:
         """Whether the application's task goes on."""
         return self._task is not None and not self._task.done()
 
-    @staticmethod
-    def _wake(waiter: asyncio.Future[None]) -> None:
-        if not waiter.done():
-            waiter.set_result(None)
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     # From the application.
 
@@ -204,8 +200,7 @@ class Exchange:
             connection.write(piece)
         if not has_more:
             self._answered = True
-            if self._waiter is not None:
-                self._wake(self._waiter)
+            self._wake()
             connection.finished(self)
 
     def _framed_head(

@@ -76,8 +76,7 @@ class Gate:
             counts: whether its bytes count as transferred.
         """
         client = (scope.get("extensions") or {}).get(CLIENT)
-        quotas = self.quotas if counts and self.quotas is not None and self.quotas.any else None
-        return Visit(self, network, client or Present(), request, quotas)
+        return Visit(self, network, client or Present(), request, counts=counts)
 
 
 @dataclass(eq=False)
@@ -89,14 +88,14 @@ class Visit:
         network: the client's address or network.
         client: tells when the client has gone.
         request: the id of the request.
-        quotas: count its bytes as transferred; `None`: they do not count.
+        counts: whether its bytes count as transferred.
     """
 
     gate: Gate
     network: str
     client: Client
     request: str
-    quotas: Quotas | None
+    counts: bool
     caller: Caller = field(default=OPEN, init=False)
     """Who sends the request; it has not been let in yet."""
     _room: int = field(default=0, init=False)
@@ -120,15 +119,15 @@ class Visit:
         Raises:
             Problem: it has.
         """
-        if self.quotas is not None:
-            self.quotas.may_carry(self.caller.namespace)
+        if self.gate.quotas is not None:
+            self.gate.quotas.may_carry(self.caller.namespace)
 
     def carried(self, size: int) -> None:
         """Count bytes of the request or its answer."""
-        if self.quotas is not None:
+        if self.gate.quotas is not None and self.counts:
             already_counted = min(size, self._unsent_charge)
             self._unsent_charge -= already_counted
-            self.quotas.carried(self.caller.namespace, size - already_counted)
+            self.gate.quotas.carried(self.caller.namespace, size - already_counted)
 
     def check(self) -> None:
         """End the request if its client has gone.

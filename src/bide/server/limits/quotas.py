@@ -129,8 +129,7 @@ class Quotas:
     @property
     def any(self) -> bool:
         """Whether anything is limited at all."""
-        admission = self.admission  # not `_asks`: it is asked with each request
-        return bool(self.settings.quotas) or (admission is not None and admission.asks)
+        return bool(self.settings.quotas) or self._asks
 
     def of(self, namespace: str | None) -> Quota:
         """Return what a namespace may use."""

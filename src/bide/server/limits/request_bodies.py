@@ -223,8 +223,7 @@ class RequestBody:
                     size = self.received + len(part)
                     if size > most:
                         raise _too_large(most)
-                    if size > LARGE:
-                        self._bodies.grow(self.received, size)
+                    self._bodies.grow(self.received, size)
                     self.received = size
                     has_more = message.get("more_body", False)
         except TimeoutError:
@@ -237,8 +236,7 @@ class RequestBody:
 
     def free(self) -> None:
         """Count the memory of the body no longer."""
-        if self.received > LARGE:
-            self._bodies.grow(self.received, 0)
+        self._bodies.grow(self.received, 0)
 
 
 def _too_large(limit: int) -> Problem:
