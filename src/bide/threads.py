@@ -116,8 +116,9 @@ class Background:
     def _start(self, thread: threading.Thread) -> None:
         """Start the thread, from another new one: no signal handler runs in it.
 
-        The system may have no thread left. That is tried until it succeeds: a task on an event loop
-        waits for what the thread does, and does not look whether it is there.
+        The system may have no thread left. That is tried until it succeeds, or somebody waits for
+        the end: a task on an event loop waits for what the thread does, and does not look whether
+        it is there.
         """
         while True:
             try:
@@ -126,6 +127,8 @@ class Background:
                 _log.error(
                     "cannot start the thread %s (%s); next attempt in %g s", self.name, error, PAUSE
                 )
+            if self._joining:
+                return self._note_end()
             Signal().wait(PAUSE)
 
     def _note_end(self) -> None:
