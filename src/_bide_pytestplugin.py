@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from bide.contrib.django.testing import DjangoWorker
     from bide.testing import (
         AsyncWorkerFactory,
+        CrashReport,
+        CrashTester,
         FakeClock,
         ManualWorker,
         ScratchStore,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "bide_async_worker",
     "bide_clock",
+    "bide_crash",
     "bide_django_worker",
     "bide_store",
     "bide_url",
@@ -95,6 +98,20 @@ def bide_async_worker(bide_store: "ScratchStore") -> "AsyncWorkerFactory":
         return AsyncManualWorker(app, bide_store, **options)
 
     return make
+
+
+@pytest.fixture
+def bide_crash(bide_clock: "FakeClock", request: pytest.FixtureRequest) -> "CrashTester":
+    """Call it with an app and a message: kill the handler wherever its process may die."""
+    from bide.testing import crash_points
+
+    def run(app: "App", message: Any, **options: Any) -> "CrashReport":
+        report = crash_points(app, message, clock=bide_clock, **options)
+        if not report:  # pytest shortens what it says of the report itself
+            request.node.add_report_section("call", "crash points", str(report))
+        return report
+
+    return run
 
 
 @pytest.fixture

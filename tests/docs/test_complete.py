@@ -63,7 +63,7 @@ def test_every_timer_is_in_the_reference() -> None:
 
 def test_everything_for_tests_is_in_the_reference() -> None:
     told = text("reference/testing.md")
-    assert missing(bide.testing.__all__, r"autoclass:: bide\.testing\.NAME$", told) == []
+    assert missing(bide.testing.__all__, r"auto(class|function):: bide\.testing\.NAME$", told) == []
 
 
 def test_every_fixture_is_told() -> None:

@@ -8,6 +8,7 @@ alone: only that delivery counts. So one that always fails costs its neighbours 
 
 import asyncio
 import inspect
+import os
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -108,7 +109,9 @@ class Batching:
         self._in_thread = in_thread
         self._on_loop = on_loop
         # Not the threads of the event loop, whose end waits for a call that does not return.
-        self._threads = ThreadPoolExecutor(THREADS, "bide-batch")
+        self._executor = ThreadPoolExecutor(THREADS, "bide-batch")
+        self._process = os.getpid()
+        """The process that has the threads: a fork has none of them."""
         self._gathering: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Batch] = (
             weakref.WeakKeyDictionary()
         )
@@ -210,7 +213,7 @@ class Batching:
         if not self._is_async:
             call = partial(copy_context().run, self._call_plainly, arguments)
             loop = asyncio.get_running_loop()
-            returned, error = await loop.run_in_executor(self._threads, call)
+            returned, error = await loop.run_in_executor(self._threads(), call)
             if error is not None:
                 raise error
             return returned
@@ -223,6 +226,13 @@ class Batching:
             allowed = format_duration((self._timeout or 0) * 1000)
             text = f"{self.name} took longer than its timeout of {allowed}"
             raise TimeoutError(text) from None
+
+    def _threads(self) -> ThreadPoolExecutor:
+        """Return the threads of this process."""
+        if self._process != os.getpid():
+            self._executor = ThreadPoolExecutor(THREADS, "bide-batch")
+            self._process = os.getpid()
+        return self._executor
 
     def _call_plainly(self, arguments: tuple[Any, ...]) -> tuple[Any, BaseException | None]:
         """Call a plain function; return what it returned, and what it raised.

@@ -1,10 +1,13 @@
-"""For tests of bide and of programs that use it: a clock, a store, a worker, faults, the suite.
+"""For tests of bide and of programs that use it: a clock, a store, a worker, crashes, the suite.
 
 Most of it is available as pytest fixtures. Only `bide.testing.conformance` needs more than bide
 itself: the extra `bide[testing]`.
 """
 
 from bide.testing.clock import FakeClock
+from bide.testing.crashing.crash_report import CrashFinding, CrashReport
+from bide.testing.crashing.effects import Effect
+from bide.testing.crashing.points import CrashTester, crash_points
 from bide.testing.faults import Fault, FlakyEngine
 from bide.testing.manual_consumer import Handled
 from bide.testing.store import PutRecord, ScratchStore
@@ -13,6 +16,10 @@ from bide.testing.worker import AsyncManualWorker, AsyncWorkerFactory, ManualWor
 __all__ = [
     "AsyncManualWorker",
     "AsyncWorkerFactory",
+    "CrashFinding",
+    "CrashReport",
+    "CrashTester",
+    "Effect",
     "FakeClock",
     "Fault",
     "FlakyEngine",
@@ -21,4 +28,5 @@ __all__ = [
     "PutRecord",
     "ScratchStore",
     "WorkerFactory",
+    "crash_points",
 ]

@@ -34,6 +34,9 @@ class _Worker(Generic[Answer]):
 
     __test__ = False
 
+    consumer_class = ManualConsumer
+    """Of what delivers the messages of a queue."""
+
     def __init__(
         self,
         app: App,
@@ -166,7 +169,9 @@ class _Worker(Generic[Answer]):
                     if upkeep is not None:
                         await upkeep.begin()
                     self._consumers.append(
-                        ManualConsumer(queue_handlers, middleware, self.app.state, store_client)
+                        self.consumer_class(
+                            queue_handlers, middleware, self.app.state, store_client
+                        )
                     )
                 started.set_result(None)
                 await self._leaving.wait()

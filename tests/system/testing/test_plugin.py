@@ -222,3 +222,32 @@ def test_a_project_chooses_its_store_and_its_date(project: pytest.Pytester) -> N
         """
     )
     project.runpytest("-W", "error").assert_outcomes(passed=1)
+
+
+def test_a_crash_test_shows_what_it_has_found(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        """
+        import shop
+
+        def mail(order): ...
+
+        @shop.app.handler("mails")
+        def send(order):
+            mail(order)
+
+        def test_mails(bide_crash):
+            assert bide_crash(shop.app, 42, queue="mails", effects=[mail])
+
+        def test_orders(bide_crash):
+            assert bide_crash(shop.app, {"order": 42}, queue="orders")
+        """
+    )
+    result = project.runpytest_subprocess("-W", "error")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*- Captured crash points call -*",
+            "happens twice: *.mail(42), if the process dies",
+            "    after *.mail (*.py:7)",
+        ]
+    )
