@@ -79,6 +79,7 @@ SECTIONS = {
         "service.rabbitmq",
         "service.forward",
         "service.subscription",
+        "service.mcp",
     ),
     "Try it": ("demo",),
 }
