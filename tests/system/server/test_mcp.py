@@ -170,9 +170,16 @@ def test_a_token_decides_what_an_agent_may_do(
             refusal = await agent.refused("cancel", queue="mails", ids=["mail-1"])
             assert "AccessDenied" in refusal
             assert "'change'" in refusal
+            rule = {"queue": "mails", "group": "order:42"}
+            assert "AccessDenied" in await agent.refused("cancel", **rule)
+            preview = await agent.call("preview", change="cancel", **rule)
+            assert (preview["would_change"], len(preview["first_messages"])) == (1, 1)
 
         async def change(agent: Agent) -> None:
             assert "AccessDenied" in await agent.refused("look", queue="mails")
+            cancelled = await agent.call("cancel", queue="mails", group="order:42")
+            token = cancelled["undo"]
+            assert (await agent.call("undo", queue="mails", token=token))["restored"] == 1
             changed = await agent.call("cancel", queue="mails", ids=["mail-1"])
             assert changed["outcomes"] == ["mail-1 is cancelled"]
             assert "AccessDenied" in await agent.refused("cancel", queue="others", ids=["a"])
@@ -181,7 +188,7 @@ def test_a_token_decides_what_an_agent_may_do(
         let_agent(read, url, BIDE_TOKEN=reader)
         assert queue.get("mail-1") is not None
         let_agent(change, url, BIDE_TOKEN=changer)
-        (end,) = queue.history("mail-1")
+        end, *_ = queue.history("mail-1")
         assert end.by is not None
         assert end.by.startswith("copilot via ")
         assert end.by.endswith("via changer")

@@ -35,7 +35,7 @@ from bide.model.progress import Progress
 from bide.model.replies import Claimed, Found, Reply, expect
 from bide.queue.base import SETTLES, BaseQueue
 from bide.testing.clock import FakeClock
-from bide.testing.crashing.await_points import awaits_of, place_of
+from bide.testing.crashing.await_points import When, place_of, watch_awaits
 from bide.testing.crashing.crash_store import CrashStore, StoreOfEngine
 from bide.testing.crashing.effects import (
     Effect,
@@ -162,7 +162,10 @@ class CrashProbe:
 
     def end(self, *event: Any) -> NoReturn:
         """End this process, with nothing of it executed any more."""
-        self.engine.tell(*event, self._packed_state())
+        try:
+            self.engine.tell(*event, self._packed_state())
+        except InvalidArgument as error:  # not for the handler, which may be what runs here
+            self.engine.tell("refused", str(error))
         os._exit(0)
 
     # Effects and transactions.
@@ -273,21 +276,9 @@ class CrashProbe:
                 vars(thing).clear()
                 vars(thing).update(contents)
 
-    # Awaits.
-
-    def trace(self, frame: FrameType, event: str, argument: object) -> Any:
-        """Watch each function of the user's that awaits something; see `sys.settrace`."""
-        awaits = awaits_of(frame.f_code)
-        if not awaits:
-            return None
-
-        def watch(frame: FrameType, event: str, argument: object) -> Any:
-            if event == "opcode" and (when := awaits.get(frame.f_lasti)) is not None:
-                self.point(f"{when} await", frame)
-            return watch
-
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        return watch
+    def at_await(self, when: When, frame: FrameType) -> None:
+        """Die at an await, if it is the place."""
+        self.point(f"{when} await", frame)
 
 
 class CrashLane(Lane):
@@ -415,6 +406,7 @@ class CrashWorker(ManualWorker):
 
     def __init__(self, probe: CrashProbe, store: StoreOfEngine) -> None:
         self._probe = probe
+        self._watch = watch_awaits(probe.at_await)
         script = probe.script
         super().__init__(
             script.app,
@@ -486,12 +478,11 @@ class CrashWorker(ManualWorker):
         async def call_with_await(handling: Handling) -> Any:
             probe.point(f"before {handler.name}")
             raised = True
-            sys.settrace(probe.trace)
             try:
-                result = await handler.call(handling)
+                with self._watch:
+                    result = await handler.call(handling)
                 raised = False
             finally:
-                sys.settrace(None)
                 probe.handler_ended(raised=raised)
             return result
 
