@@ -1,5 +1,7 @@
 """`bide mcp`: queues for agents, over the Model Context Protocol."""
 
+from contextlib import closing
+
 import click
 
 from bide.cli import option
@@ -40,8 +42,6 @@ def mcp(
 
     refuse_memory(store or url or "")
     configure(as_json=False, level="warning")
-    log = ActionLog(action_log)
-    with CommandStore(store or url) as command_store:
+    with CommandStore(store or url) as command_store, closing(ActionLog(action_log)) as log:
         command_store.must_exist()
         serve(AgentTools(command_store, log, shows_bodies=not no_bodies), read_only=read_only)
-    log.close()
