@@ -10,6 +10,7 @@ from pathlib import Path
 import _bide_pytestplugin
 import bide
 import bide.testing
+import bide.testing.history
 import bide.timing
 from bide.cli.program import FILES
 from bide.engines.port import Capabilities
@@ -17,6 +18,7 @@ from bide.model import errors
 from bide.model.lifecycle import TRANSITIONS
 from bide.model.message import STATES
 from bide.queue.base import BaseQueue
+from bide.testing.history import KINDS
 from tests.test_architecture import MAY_IMPORT
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +66,14 @@ def test_every_timer_is_in_the_reference() -> None:
 def test_everything_for_tests_is_in_the_reference() -> None:
     told = text("reference/testing.md")
     assert missing(bide.testing.__all__, r"auto(class|function):: bide\.testing\.NAME$", told) == []
+
+
+def test_all_of_histories_is_in_the_reference() -> None:
+    told = text("reference/testing.md")
+    types = {"Event", "KINDS"}  # the tables have these
+    names = set(bide.testing.history.__all__) - types
+    assert missing(names, r"auto\w+:: bide\.testing\.history\.NAME$", told) == []
+    assert missing(KINDS, r"^\| `NAME` \|", told) == []
 
 
 def test_every_fixture_is_told() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import bide
 from bide.moving import Mover, steps
-from tests.system.faults.journal import Journal
+from bide.testing.history import Journal
 
 __all__ = ["keep_moving", "produce", "serve"]
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import bide
-from tests.system.faults.journal import Journal
+from bide.testing.history import Journal
 
 __all__ = ["run"]
 

@@ -11,11 +11,10 @@ import pytest
 
 import bide
 from bide.engines.redis.layout import meta_key, shard_of, slot_of
+from bide.testing.history import Journal, check, journals_in
 from tests.cluster import RedisCluster, ask, eventually
 from tests.contract.conformance.shards import conforms
 from tests.servers import RedisServer
-from tests.system.faults.checker import check
-from tests.system.faults.journal import Journal, read
 from tests.system.faults.worker import drain
 from tests.system.faults.workload import Crew
 
@@ -134,7 +133,7 @@ class Play:
         journal.tries("claim")
         deliveries = orders.claim(1, lease=2, wait=wait)
         for delivery in deliveries:
-            messages = [(delivery.id, delivery.message.until)]
+            messages = [{"id": delivery.id, "until": delivery.message.until}]
             journal.did("claim", now=delivery.claimed, token=delivery.token, messages=messages)
             journal.tries("ack", id=delivery.id, token=delivery.token)
             (outcome,) = orders.ack([delivery])
@@ -192,5 +191,5 @@ def test_a_master_that_hangs_holds_up_nobody_for_long(
         drain(url, tmp_path / "journals")
         audit = orders.audit()
     assert audit, audit.problems
-    journals = [list(read(path)) for path in (tmp_path / "journals").iterdir()]
-    assert check(journals) == []
+    violations = check(journals_in(tmp_path / "journals")).violations
+    assert violations == [], "\n".join(map(str, violations))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import bide
+from bide.testing.history import JournalFile
 from tests.effort import effort
-from tests.system.faults.journal import read
 from tests.system.faults.moving import keep_moving, produce, serve
 
 pytestmark = pytest.mark.process
@@ -68,7 +68,7 @@ def test_nothing_is_lost_or_doubled_however_often_the_mover_is_killed(tmp_path: 
         waiting = Counter(m.id for queue in (source, target) for m in queue.scan())
         assert set(waiting.values()) <= {1}, "a message is in both stores"
         held = {m.id for queue in (source, target) for m in queue.scan("leased")}
-    events = [event for path in tmp_path.glob("*.journal") for event in read(path)]
+    events = [event for path in tmp_path.glob("*.journal") for event in JournalFile(path)]
     confirmed = {id for event in events if event.get("did") == "put" for id in event["ids"]}
     cancelled = {e["id"] for e in events if e.get("did") == "cancel" and e["done"]}
     unsure = {e["id"] for e in events if e.get("tries") == "cancel"} - {
@@ -84,5 +84,5 @@ def test_nothing_is_lost_or_doubled_however_often_the_mover_is_killed(tmp_path: 
 
 
 def _handled(folder: Path) -> Counter[str]:
-    events = (event for path in folder.glob("w-*.journal") for event in read(path))
+    events = (event for path in folder.glob("w-*.journal") for event in JournalFile(path))
     return Counter(event["id"] for event in events if event.get("did") == "handled")

@@ -13,9 +13,9 @@ import pytest
 
 import bide
 from bide.model.runs import Run, run_id
+from bide.testing.history import JournalFile
 from tests.effort import effort, one_in
 from tests.stores_of_each_kind import url_of
-from tests.system.faults.journal import read
 
 pytestmark = pytest.mark.process
 
@@ -84,7 +84,7 @@ def kill_at_random(url: str, folder: Path, reminders: bide.Queue) -> None:
 def is_at_work(folder: Path, number: int) -> bool:
     """Tell whether a process has acked a run."""
     journal = folder / f"w{number}.journal"
-    return journal.exists() and any(entry.get("did") == "ack" for entry in read(journal))
+    return journal.exists() and any(entry.get("did") == "ack" for entry in JournalFile(journal))
 
 
 def check(reminders: bide.Queue, folder: Path) -> None:
@@ -92,7 +92,7 @@ def check(reminders: bide.Queue, folder: Path) -> None:
     tried: set[tuple[str, int]] = set()
     confirmed: Counter[tuple[str, int]] = Counter()
     for path in folder.glob("*.journal"):
-        for entry in read(path):
+        for entry in JournalFile(path):
             if "ack" not in (entry.get("tries"), entry.get("did")):
                 continue
             key = (entry["id"], Run.of(entry["run"]).at)

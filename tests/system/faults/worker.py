@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import bide
-from tests.system.faults.journal import Journal
+from bide.testing.history import Journal
 
 __all__ = ["drain", "work"]
 
@@ -104,7 +104,15 @@ def _journaled(
     journal.tries("claim")
     deliveries = orders.claim(count, lease=lease, wait=wait)
     if deliveries:
-        messages = [(delivery.id, delivery.message.until) for delivery in deliveries]
+        messages = [
+            {
+                "id": delivery.id,
+                "until": delivery.message.until,
+                "due": delivery.message.due,
+                "attempt": delivery.attempt,
+            }
+            for delivery in deliveries
+        ]
         first = deliveries[0]
         journal.did("claim", now=first.claimed, token=first.token, messages=messages)
     return deliveries

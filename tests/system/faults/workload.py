@@ -10,8 +10,7 @@ from typing import Self
 
 import bide
 from bide.model.replies import Counts
-from tests.system.faults.checker import check, check_counts
-from tests.system.faults.journal import read
+from bide.testing.history import check, check_counts, journals_in
 from tests.system.faults.worker import drain, work
 
 __all__ = ["Crew"]
@@ -78,10 +77,9 @@ class Crew:
         drain(self._url, self._folder)
         with bide.Queue("orders", self._url) as orders:
             audit = orders.audit()
-        journals = [list(read(path)) for path in self._folder.glob("*.journal")]
-        found = check(journals)
-        assert found == [], found
-        assert check_counts(journals, audit.counts) == []
+        journals = journals_in(self._folder)
+        violations = [*check(journals).violations, *check_counts(journals, audit.counts)]
+        assert violations == [], "\n".join(map(str, violations))
         assert audit, audit.problems
         return audit.counts
 
