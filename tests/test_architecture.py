@@ -118,6 +118,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "bide.tasks",
         "bide.threads",
     },
+    "bide.proving": {
+        "bide.model",
+        "bide.engines",
+        "bide.queue",
+        "bide.testing",
+    },
     "bide.cli": {
         "bide",
         "bide.model",
@@ -135,6 +141,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "bide.server",
         "bide.dashboard",
         "bide.outbox",
+        "bide.proving",
         "bide.logs",
         "bide.tasks",
         "bide.threads",
@@ -308,13 +315,14 @@ def test_push_knows_nothing_of_rabbitmq() -> None:
     assert wrong == []
 
 
-def test_nothing_but_tests_imports_testing() -> None:
+def test_nothing_but_tests_and_proofs_imports_testing() -> None:
     parts = [
         (part_of(module), part_of(name))
         for module, name in imports()
         if module != "bide.contrib.django.testing"
     ]
-    assert {module for module, name in parts if name == "bide.testing"} == {"bide.testing"}
+    importing = {module for module, name in parts if name == "bide.testing"}
+    assert importing == {"bide.testing", "bide.proving"}
 
 
 def test_only_the_conformance_suite_needs_the_extra() -> None:

@@ -94,7 +94,9 @@ def test_commands_that_only_use_the_store_need_no_posix(tmp_path: Path) -> None:
     assert on_windows(tmp_path, COMMANDS, "get", "orders", "a").stdout.startswith("a\tready\t")
 
 
-@pytest.mark.parametrize("name", ["worker", "serve", "push", "rabbitmq", "forward", "demo"])
+@pytest.mark.parametrize(
+    "name", ["worker", "serve", "push", "rabbitmq", "forward", "demo", "prove"]
+)
 def test_commands_that_need_posix_say_so(name: str, tmp_path: Path) -> None:
     result = on_windows(tmp_path, COMMANDS, name)
     assert result.returncode == 2

@@ -72,6 +72,7 @@ SECTIONS = {
     "Service": (
         "service.init",
         "service.doctor",
+        "service.prove",
         "service.zones",
         "service.serve",
         "service.token",
@@ -90,7 +91,7 @@ FILES = {
 }
 """The file of each command, in the order of the help."""
 
-POSIX = {"demo", "forward", "push", "rabbitmq", "serve", "worker"}
+POSIX = {"demo", "forward", "prove", "push", "rabbitmq", "serve", "worker"}
 """The commands that need signals and locks that Windows does not have."""
 
 

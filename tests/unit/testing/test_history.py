@@ -356,8 +356,11 @@ def test_a_story_has_all_that_is_known_of_a_message() -> None:
         {"tries": "ack", "id": "x", "token": 1, "at": 12}, {"unknown": "ack", "id": "x", "at": 14}
     )
     supervisor: list[Event] = [
+        {"did": "fault", "at": 11},
         {"did": "kill", "name": "w1", "at": 22},
         {"did": "left", "ids": ["x"], "at": 60},
+        {"did": "fault", "at": 70},
+        {"did": "fault", "at": 80},
     ]
     others = [*put("other"), *call("reschedule", "x", 9, done=False)]
     assert story_of("x", [events, others, supervisor]) == (
@@ -366,10 +369,12 @@ def test_a_story_has_all_that_is_known_of_a_message() -> None:
         "00:00:00.009  process 2 tries to reschedule it",
         "00:00:00.009  process 2 reschedule refused",
         "00:00:00.010  w1 claim confirmed (now 00:00:00.010, token 1, until 00:00:00.020)",
+        "00:00:00.011  the fault was run",
         "00:00:00.012  w1 tries to ack it (token 1)",
         "00:00:00.014  w1 does not know what became of its ack",
         "00:00:00.022  w1 was killed",
         "00:00:00.060  process 3 finds it in the queue at the end",
+        "00:00:00.070  the fault was run",
     )
 
 

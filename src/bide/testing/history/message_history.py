@@ -1,6 +1,5 @@
 """The history of each message: what was tried with it, and who held it, out of all journals."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -151,8 +150,8 @@ class _JournalReader:
     def __init__(self, histories: Histories, process: str) -> None:
         self._histories = histories
         self._process = process
-        self._open: dict[str, list[tuple[str, TriedCall]]] = defaultdict(list)
-        """By verb: the calls of the last attempt, with their ids, until they are answered."""
+        self._open: dict[Attempt, list[tuple[str, TriedCall]]] = {}
+        """The calls of each attempt, with the ids of their messages, until they are answered."""
         self._claim_tried: int | None = None
 
     def read(self, journal: Iterable[Event]) -> None:
@@ -163,7 +162,7 @@ class _JournalReader:
             elif (verb := event.get("did")) is not None:
                 self._did(verb, event)
             elif (verb := event.get("unknown")) is not None:
-                self._open.pop(verb, None)
+                self._open.pop(_attempt(verb, event), None)
 
     def _tried(self, verb: str, event: Event) -> None:
         if verb == "claim":
@@ -171,7 +170,7 @@ class _JournalReader:
         elif verb == "close":
             self._histories.perhaps_closed.add(event["group"])
         else:
-            self._open[verb] = self._calls(verb, event)
+            self._open[_attempt(verb, event)] = self._calls(verb, event)
 
     def _calls(self, verb: str, event: Event) -> list[tuple[str, TriedCall]]:
         """Begin a call for each message of an event."""
@@ -228,10 +227,10 @@ class _JournalReader:
             message.holds.append(hold)
 
     def _answered(self, verb: str, event: Event) -> None:
-        """Give the calls that were tried last their answers."""
+        """Give the calls of an attempt their answers."""
         ids = _ids(event)
         dues = dict(zip(ids, event.get("dues", ()), strict=False))
-        calls = self._open.pop(verb, None)
+        calls = self._open.pop(_attempt(verb, event), None)
         if calls is None:
             calls = self._calls(verb, event)
         stored = set(ids)
@@ -240,6 +239,15 @@ class _JournalReader:
             call.done = event.get("done", True) if id in stored else False
             call.due = dues.get(id, event.get("due"))
             call.until = event.get("until")
+
+
+Attempt = tuple[str, str | None, int | None]
+"""A verb, and the message and the token if it is about one: the answer has the same."""
+
+
+def _attempt(verb: str, event: Event) -> Attempt:
+    """Return which attempt an event belongs to. A process puts one batch after the other."""
+    return verb, event.get("id"), event.get("token")
 
 
 def _ids(event: Event) -> Sequence[str]:

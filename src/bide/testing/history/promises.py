@@ -241,7 +241,7 @@ def _replaces(later: TriedCall, call: TriedCall, hold: ClaimedHold) -> bool:
     is_between = (
         call.answered is not None
         and later.answered is not None
-        and call.answered <= later.tried
+        and call.answered < later.tried
         and later.answered <= hold.tried
     )
     return is_between and later is not call and later.done is True and later.verb == "reschedule"

@@ -21,6 +21,7 @@ def stories_of(
     wanted = set(ids)
     lines: dict[str, list[tuple[int, str]]] = {id: [] for id in wanted}
     killed: dict[str, tuple[int, str]] = {}
+    faults: list[tuple[int, str]] = []
     processes: dict[str, set[str]] = {id: set() for id in wanted}
     for number, journal in enumerate(journals, 1):
         process = name_of(journal, number)
@@ -30,16 +31,30 @@ def stories_of(
             if event.get("did") == "kill":
                 line = f"{clock_time(event['at'])}  {event['name']} was killed"
                 killed[event["name"]] = event["at"], line
+            elif event.get("did") == "fault":
+                line = f"{clock_time(event['at'])}  the fault was run"
+                faults.append((event["at"], line))
             for id in wanted.intersection(_named(event)):
                 lines[id].append((event["at"], _line(process, id, event)))
                 processes[id].add(process)
     for id, names in processes.items():
         lines[id] += [killed[name] for name in names & killed.keys()]
+        lines[id] += _around(faults, lines[id])
     # A stable sort: the events of a process stay in their order.
     return {
         id: tuple(line for _, line in sorted(told, key=lambda entry: entry[0]))
         for id, told in lines.items()
     }
+
+
+def _around(faults: list[tuple[int, str]], lines: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Return the faults of the time of a story: those within it, and the first one after it."""
+    times = [at for at, _ in lines]
+    if not times:
+        return []
+    later = sorted(fault for fault in faults if fault[0] >= min(times))
+    count = sum(at <= max(times) for at, _ in later)
+    return later[: count + 1]
 
 
 def story_of(id: str, journals: Sequence[Iterable[Event]]) -> tuple[str, ...]:
