@@ -20,8 +20,10 @@ from bide.proving.plan import ProvingPlan, ProvingStopped
 from bide.proving.run import prove
 from bide.testing.history import check, journals_in
 from tests.effort import one_in
+from tests.servers import free_port
 from tests.stores_of_each_kind import STORES, url_of
 from tests.system.cli.conftest import Bide, Shell, Terminal, environment
+from tests.system.server.process import ServerProcess
 from tests.waiting import until
 
 BOUND = 240.0
@@ -84,6 +86,8 @@ def sound(folder: Path, url: str) -> dict[str, Any]:
 def test_a_sound_store_is_proved(store: str, folder: Path) -> None:
     facts = sound(folder, store)
     assert bool(facts["settings_unknown"]) is store.startswith("http")
+    if store.startswith("postgres"):  # no test cuts the power: the setting says what that would do
+        assert any("fsync" in finding["what"] for finding in facts["settings"])
 
 
 class KilledRedis:
@@ -195,6 +199,78 @@ def test_a_store_that_evicts_is_found_out(
         assert facts_of(done)["lost"] > 0
     else:  # what is evicted may also be what the engine cannot do without
         assert done.returncode == 3, done.stderr
+
+
+@pytest.mark.process
+@pytest.mark.full
+def test_a_replica_that_lags_and_is_promoted_is_found_out(
+    killed_redis: Callable[..., KilledRedis], folder: Path
+) -> None:
+    master, replica = killed_redis(appendonly="yes"), killed_redis(appendonly="yes")
+    here = folder / "redis.sock"
+    here.symlink_to(f"{master.folder}/redis.sock")
+    to_replica = f"redis-cli -s {replica.folder}/redis.sock"
+    script = folder / "promote.sh"
+    script.write_text(
+        "set -e\n"
+        f"if [ -e {folder}/promoted ]; then exit 0; fi\n"
+        # It copies nothing more, and what is confirmed for a second is lost.
+        f"{to_replica} replicaof 127.0.0.1 1\n"
+        "sleep 1\n"
+        f"kill -9 $(cat {master.pid_file}) && rm {master.pid_file}\n"
+        f"{to_replica} replicaof no one\n"
+        f"ln -sf {replica.folder}/redis.sock {here}\n"
+        f"touch {folder}/promoted\n"
+    )
+    port = free_port()
+    with redis.Redis(unix_socket_path=f"{master.folder}/redis.sock") as client:
+        client.config_set("port", port)
+    with redis.Redis(unix_socket_path=f"{replica.folder}/redis.sock") as client:
+        client.replicaof("127.0.0.1", port)
+        until(lambda: client.info("replication")["master_link_status"] == "up")
+    done = run_prove(folder, f"unix://{here}", *ONE_FAULT, "--fault", f"sh {script}", "--json")
+    facts = facts_of(done)
+    assert done.returncode == 1
+    assert facts["lost"] > 0
+    assert any("wait_replicas" in finding["fix"] for finding in facts["settings"])
+
+
+CLOCK = """
+import time
+from pathlib import Path
+
+AHEAD = Path({path!r})
+real = time.time_ns
+
+
+def ahead():
+    return int(AHEAD.read_text())
+
+
+time.time_ns = lambda: real() + ahead() * 1_000_000_000
+time.time = lambda: real() / 1e9 + ahead()
+"""
+"""A module that each Python process of a server imports when it starts: its clock can be set."""
+
+
+@pytest.mark.process
+@pytest.mark.full
+def test_a_clock_that_is_set_back_is_found_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = folder / "ahead"
+    ahead.write_text("0")
+    (folder / "sitecustomize.py").write_text(CLOCK.format(path=str(ahead)))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    with ServerProcess(folder, "--store", f"sqlite:///{folder}/bide.db") as server:
+        monkeypatch.delenv("PYTHONPATH")
+        back = f"echo -5 > {folder}/next && mv {folder}/next {ahead}"
+        done = run_prove(folder, server.url, *ONE_FAULT, "--fault", back, "--json")
+    facts = facts_of(done)
+    assert done.returncode == 1
+    assert facts["clock_set"] > 0
+    assert facts["lost"] == 0
+    assert any("was set back by" in violation["what"] for violation in facts["violations"])
 
 
 @pytest.mark.process
