@@ -73,11 +73,9 @@ def _violations(proof: Proof) -> Iterable[str]:
     if proof:
         return
     yield "<h2>What was broken</h2>"
-    for violation in proof.violations:
-        if violation.story or violation.id is None:
-            yield f'<p class="bad">{_text(violation.what)}</p>'
+    for violation in proof.told:
+        yield f'<p class="bad">{_text(violation.what)}</p>'
         if violation.story:
             yield f"<pre>{_text(chr(10).join(violation.story))}</pre>"
-    untold = sum(not v.story and v.id is not None for v in proof.violations)
-    if untold:
-        yield f"<p>and {untold:,} more</p>"
+    if proof.untold:
+        yield f"<p>and {proof.untold:,} more</p>"

@@ -47,9 +47,18 @@ class Proof(msgspec.Struct):
         return bool(self.checked)
 
     @property
-    def violations(self) -> list[Violation]:
-        """What was broken, those with a story first."""
-        return self.checked.violations
+    def told(self) -> list[Violation]:
+        """What was broken: of each kind some violations with their stories, not all of them."""
+        return [
+            violation
+            for violation in self.checked.violations
+            if violation.story or violation.id is None
+        ]
+
+    @property
+    def untold(self) -> int:
+        """How many violations are left out of `told`."""
+        return len(self.checked.violations) - len(self.told)
 
     def broken(self) -> dict[str, int]:
         """Return how often each promise was broken, by the names of the figures."""
@@ -94,7 +103,8 @@ class Proof(msgspec.Struct):
             "seed": self.seed,
             "settings": self.findings,
             "settings_unknown": self.unexamined,
-            "violations": self.violations,
+            "violations": self.told,
+            "more_violations": self.untold,
         }
 
     def table(self) -> list[tuple[str, str, bool]]:
@@ -131,7 +141,7 @@ class Proof(msgspec.Struct):
                 f"proved: nothing that {self.store} had confirmed was lost, early or "
                 "delivered twice without a reason"
             )
-        return f"NOT proved: {len(self.violations):,} promises were broken by {self.store}"
+        return f"NOT proved: {self.store} has broken {len(self.checked.violations):,} promises"
 
 
 _WORDS = {

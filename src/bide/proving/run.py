@@ -27,14 +27,14 @@ LONGEST_EXAMINATION = 5.0
 """For how many seconds messages of the store are read for findings."""
 
 
-class Progress(Protocol):
+class ProgressBar(Protocol):
     """Shows how far a step has come."""
 
     def advance(self, by: int = 1) -> object:
         """Count what was done."""
 
 
-ShowProgress = Callable[[str, int | None], AbstractContextManager[Progress]]
+ShowProgress = Callable[[str, int | None], AbstractContextManager[ProgressBar]]
 """Returns a block that shows the progress of a step: what it says, and how much there is to do."""
 
 

@@ -1,6 +1,7 @@
 """For tests of bide and of programs that use it: a clock, a store, a worker, crashes, the suite.
 
-Most of it is available as pytest fixtures. Only `bide.testing.conformance` needs more than bide
+Most of it is available as pytest fixtures. `bide.testing.history` proves from the journals of
+processes that a store kept its promises. Only `bide.testing.conformance` needs more than bide
 itself: the extra `bide[testing]`.
 """
 
