@@ -57,7 +57,7 @@ def prove(
     # While no queue is open here: to look at a SQLite file ends the locks that this process has.
     _must_be_new(plan)
     findings, unexamined = _examine(plan.url)
-    with Queue(plan.queue, plan.url, holder="prove") as queue, _removed(queue, warn):
+    with Queue(plan.queue, plan.url, holder="prove") as queue, _removed(queue, show, warn):
         journal = Journal(folder / "prove.journal")
         journal.did("start", name="prove")
         if plan.pending:
@@ -75,7 +75,8 @@ def prove(
             drain(queue, journal, bar.advance)
         with show("reading what is left", plan.pending) as bar:
             note_left(queue, journal, bar.advance)
-        audit = queue.audit()
+        with show("auditing the queue", None):
+            audit = queue.audit()
         journal.close()
     journals = journals_in(folder)
     with show("checking the journals", parts_of(journals)) as bar:
@@ -113,13 +114,14 @@ def _must_be_new(plan: ProvingPlan) -> None:
 
 
 @contextmanager
-def _removed(queue: Queue, warn: Callable[[str], object]) -> Iterator[None]:
+def _removed(queue: Queue, show: ShowProgress, warn: Callable[[str], object]) -> Iterator[None]:
     """Delete the queue at the end of the block, also after Ctrl-C."""
     try:
         yield
     finally:
         try:
-            remove(queue)
+            with show("deleting the queue", None):
+                remove(queue)
         except (StoreError, NotEmpty) as error:
             warn(
                 f"the queue {queue.name} could not be deleted: {error}; purge its messages with "

@@ -20,6 +20,7 @@ from bide.proving.plan import ProvingPlan, ProvingStopped
 from bide.proving.run import prove
 from bide.testing.history import check, journals_in
 from tests.effort import one_in
+from tests.sentinels import NAME, SentinelGroup
 from tests.servers import free_port
 from tests.stores_of_each_kind import STORES, url_of
 from tests.system.cli.conftest import Bide, Shell, Terminal, environment
@@ -233,6 +234,24 @@ def test_a_replica_that_lags_and_is_promoted_is_found_out(
     assert done.returncode == 1
     assert facts["lost"] > 0
     assert any("wait_replicas" in finding["fix"] for finding in facts["settings"])
+
+
+@pytest.mark.process
+@pytest.mark.full
+def test_a_short_failover_timeout_is_named_beside_the_result(folder: Path) -> None:
+    """It takes two failovers in quick succession to lose something by it."""
+    (folder / "group").mkdir()
+    group = SentinelGroup(
+        folder / "group", sentinel_config=f"sentinel failover-timeout {NAME} 3000"
+    )
+    try:
+        url = f"{group.url}?wait_replicas=1"
+        done = run_prove(folder, url, "--kills", "2", "--kill-every", "200ms", "--json")
+    finally:
+        group.stop()
+    facts = facts_of(done)
+    assert done.returncode == 0, facts["violations"]
+    assert any("failover-timeout" in finding["what"] for finding in facts["settings"])
 
 
 CLOCK = """
