@@ -1,5 +1,6 @@
 """A whole run: fill, let processes work and die, drain, read what is left, check, delete."""
 
+import platform
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -59,7 +60,7 @@ def prove(
     findings, unexamined = _examine(plan.url)
     with Queue(plan.queue, plan.url, holder="prove") as queue, _removed(queue, show, warn):
         journal = Journal(folder / "prove.journal")
-        journal.did("start", name="prove")
+        journal.did("start", name="prove", machine=platform.node())
         if plan.pending:
             with show("filling the queue", plan.pending) as bar:
                 fill(queue, plan, journal, bar.advance)

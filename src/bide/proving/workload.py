@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import platform
 import random
 import signal
 import time
@@ -69,7 +70,7 @@ def work(
     for stream in (1, 2):
         os.dup2(output, stream)
     journal = Journal(folder / f"{name}.journal")
-    journal.did("start", name=name)
+    journal.did("start", name=name, machine=platform.node())
     with Queue(queue_name, url, holder=name) as queue:
         worker = ProvingWorker(queue, journal, name, random.Random(seed), pending, consumes)
         while not ending.poll(0):
