@@ -84,7 +84,7 @@ def prove(
         checked = check(journals, advance=bar.advance)
     checked.violations += check_counts(journals, audit.counts)
     checked.violations += [Violation("audit", problem) for problem in audit.problems]
-    if not checked.acked:
+    if checked and not checked.acked:
         raise ProvingStopped(
             f"no message was acked, so nothing is proved{_last_error(folder)}: let it run longer"
         )

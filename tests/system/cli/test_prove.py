@@ -16,6 +16,7 @@ import redis
 import bide
 from bide.cli.service.prove import read_count
 from bide.proving import run as proving
+from bide.proving.crew import ProvingCrew
 from bide.proving.plan import ProvingPlan, ProvingStopped
 from bide.proving.run import prove
 from bide.testing.history import check, journals_in
@@ -382,6 +383,16 @@ def test_a_queue_of_that_name_is_left_alone(url: str, tmp_path: Path) -> None:
         with pytest.raises(ProvingStopped, match="there is a queue 'prove-test' already"):
             carry_out(plan_of(url), tmp_path)
         assert queue.counts().sizes.total == 1
+
+
+def test_a_run_in_which_nothing_happens_proves_nothing(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ProvingCrew, "start", lambda crew: None)
+    monkeypatch.setattr(proving, "_attack", lambda *arguments: 1.0)
+    with pytest.raises(ProvingStopped, match="no message was acked, so nothing is proved"):
+        carry_out(plan_of(url, pending=1_500), tmp_path)
+    assert bide.queues(url) == {}
 
 
 def test_what_cannot_be_deleted_is_named(
