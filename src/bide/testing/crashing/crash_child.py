@@ -26,12 +26,11 @@ from bide.consuming.handler import is_coroutine_function
 from bide.consuming.handling import Handler, Handling
 from bide.consuming.queue_handlers import QueueHandlers
 from bide.consuming.verdict import RELEASE
-from bide.engines.port import Guest, Notifier
+from bide.engines.port import Guest, Identities, Identity, Notifier
 from bide.lane.lane import Lane
-from bide.model.command_identity import Identities, Identity
 from bide.model.commands import Command, Find
 from bide.model.errors import InvalidArgument
-from bide.model.progress import Progress
+from bide.model.message import Progress
 from bide.model.replies import Claimed, Found, Reply, expect
 from bide.queue.base import SETTLES, BaseQueue
 from bide.testing.clock import FakeClock

@@ -6,9 +6,8 @@ from typing import NamedTuple
 import msgspec
 
 from bide.engines.memory import MemoryEngine
-from bide.engines.port import Capabilities, Notifier
+from bide.engines.port import Capabilities, Identities, Identity, Notifier
 from bide.lane.lane import Lane
-from bide.model.command_identity import Identities, Identity
 from bide.model.commands import Command
 from bide.model.replies import Reply
 from bide.testing.clock import FakeClock
