@@ -146,6 +146,7 @@ OF_A_SERVER: dict[str, tuple[type, str]] = {
     "bide-heartbeat": (Heartbeat, "keep"),
     "bide-push": (Pusher, "run"),
     "bide-zones": (Service, "keep_planned"),
+    "bide-past": (Service, "keep_past"),
 }
 
 OF_A_SUPERVISOR = {"bide-stop-requests": "_hear_requests", "bide-reload": "_watch"}

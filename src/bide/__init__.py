@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bide.importing import TakenOver, take_over
     from bide.importing.redis_sorted_set import LoadedSet, load_sorted_set
     from bide.model.backoff import Backoff
+    from bide.model.past import Past, PastSlot
     from bide.model.recovery import Overdue, Recovered, Recovery
     from bide.model.repeat import Cron, Every, Repeat
     from bide.model.undoing import Undoable, Undone
@@ -51,6 +52,8 @@ else:
         "LoadedSet": "bide.importing.redis_sorted_set",
         "Moved": "bide.moving",
         "Overdue": "bide.model.recovery",
+        "Past": "bide.model.past",
+        "PastSlot": "bide.model.past",
         "Recovered": "bide.model.recovery",
         "Recovery": "bide.model.recovery",
         "Repeat": "bide.model.repeat",
@@ -119,6 +122,8 @@ __all__ = [
     "NotAcked",
     "Outcome",
     "Overdue",
+    "Past",
+    "PastSlot",
     "Progress",
     "Queue",
     "Recovered",

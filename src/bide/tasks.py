@@ -8,6 +8,8 @@
 | bide-heartbeat | reports in the store that a worker is alive | `bide.worker.process.runner` |
 | bide-zones | plans local dates anew by newer time zones | `bide.server.app` |
 | bide-zones | plans local dates anew by newer time zones | `bide.worker.process.runner` |
+| bide-past | records what happens in queues | `bide.server.app` |
+| bide-past | records what happens in queues | `bide.worker.process.runner` |
 | bide-push | runs the subscriptions of a server | `bide.server.subscriptions.pushing` |
 | bide-intake | takes in delayed messages of RabbitMQ | `bide.targets.pusher` |
 | bide-stop-requests | replaces processes if operators ask | `bide.worker.process.supervisor` |

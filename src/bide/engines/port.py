@@ -48,7 +48,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     recovers: bool = False
     """After an interrupt, the next call of `execute` releases what a claim has leased."""
     takes_back: bool = False
-    """It executes `Bulk` and `Undo` itself; for others they are made of other commands."""
+    """It executes `Bulk`, `Undo` and `PastCommand` itself; for others these are made of other
+    commands."""
 
 
 MAX_SENDER = 64

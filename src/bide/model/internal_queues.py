@@ -12,7 +12,7 @@ class InternalQueue(Enum):
     """A queue that bide uses itself.
 
     Those that begin with `bide:` exist once in each namespace that needs them, and once in a store
-    without namespaces. Those of servers exist once in a store.
+    without namespaces. Those of servers, and the record of the past, exist once in a store.
     """
 
     WORKERS = f"{INTERNAL_PREFIX}workers"
@@ -31,6 +31,8 @@ class InternalQueue(Enum):
     """By which version of time zones the messages of each queue are planned: one message each."""
     RECOVERY = f"{INTERNAL_PREFIX}recovery"
     """Who carries out the plan of a queue for what is overdue: one message for each such queue."""
+    PAST = f"{INTERNAL_PREFIX}past"
+    """The record of the past of all queues: one message for each slot of time."""
     TOKENS = f"{SERVER_NAMESPACE}/tokens"
     """Access tokens, without their secrets."""
     KEYS = f"{SERVER_NAMESPACE}/keys"

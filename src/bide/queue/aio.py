@@ -152,6 +152,7 @@ class AsyncQueue(BaseQueue):
     counts = awaited(Queue.counts)
     audit = awaited(Queue.audit)
     forecast = awaited(Queue.forecast)
+    past = awaited(Queue.past)
 
     async def claim(
         self, count: int = 1, *, wait: Duration | None = None, lease: Duration = 30

@@ -65,6 +65,7 @@ from bide.queue.steps import (
 )
 
 if TYPE_CHECKING:
+    from bide.model.past import Past
     from bide.model.recovery import Overdue, Recovered, Recovery
     from bide.model.repeat import Repeat
     from bide.model.undoing import Undoable, Undone
@@ -1078,6 +1079,37 @@ class Queue(BaseQueue):
 
             return self._run(forecasting(command))
         return self._execute(command, partial(Forecast.of, bucket_ms=command.bucket))
+
+    def past(self, span: Duration = "24h", by: Literal["minute", "hour"] | None = None) -> "Past":
+        """Look at what has happened: how much was put, done and failed, and how late it was.
+
+        Workers and servers record the counters of all queues once a minute. Minutes are kept for 24
+        hours, hours for 30 days. Of a store with more than 100 queues those are recorded in which
+        most has happened.
+
+        Args:
+            span: how far to look back.
+            by: the length of a slot; by default minutes for three hours or less, else hours.
+
+        Raises:
+            InvalidArgument: the span is longer than slots of this length are kept.
+
+        Example:
+            >>> import bide
+            >>> orders = bide.Queue("orders", "memory://")
+            >>> orders.past("1h").why_empty
+            'no worker or server has recorded yet'
+        """
+        from bide.model.past import past_command  # here: most programs look at no past
+        from bide.observing.past import reading_past
+
+        lane = self._lane
+        steps = reading_past(
+            past_command(self.name, span, by),
+            lambda name: name == self.name,
+            takes_back=lambda: lane.capabilities.takes_back,
+        )
+        return self._run(steps)
 
     def explain(self, id: str) -> "Explanation":
         """Tell why a message is where it is: when it is due, what it waits for, or who holds it.

@@ -247,6 +247,7 @@ class ServerApp:
         tasks = [
             background("bide-tokens", service.keep_tokens),
             background("bide-zones", service.keep_planned),
+            background("bide-past", service.keep_past),
         ]
         if service.capabilities.shared:
             tasks.append(background("bide-heartbeat", service.heartbeat().keep))

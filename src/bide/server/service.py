@@ -27,7 +27,8 @@ from bide.model.limits import MAX_TALLIES, WAITING_BYTES
 from bide.model.replies import Claimed, Counts, Explained, Reply, expect
 from bide.observing.circumstances import look_further
 from bide.observing.heartbeat import Heartbeat, Report
-from bide.observing.tally import Tally
+from bide.observing.recorder import Recorder
+from bide.observing.tally import Tally, total
 from bide.queue.delivery import wanted_at
 from bide.server.access.admission import Admission
 from bide.server.access.rights import Caller
@@ -303,6 +304,18 @@ class Service:
     async def keep_planned(self) -> None:
         """Plan messages anew for which the time zones of this process are greater."""
         await keep_planned(self.lane.acall, self.clock)
+
+    async def keep_past(self) -> None:
+        """Record what happens in queues, unless the store is behind another server, which does."""
+        capabilities = self.lane.capabilities
+        if not capabilities.takes_back:
+            # Of a store of this process alone nobody else knows the lateness.
+            tallies = None if capabilities.shared else self._tallies_of_process
+            await Recorder(self.lane.acall, self.clock, tallies).keep()
+
+    def _tallies_of_process(self) -> dict[str, Tally]:
+        """Return what was claimed through this server, and pushed by it, by queue."""
+        return total([self.tallies, self.pushing.pusher.tallies()])
 
     def heartbeat(self) -> Heartbeat:
         """Return the heartbeat that reports in the store who claims at this process."""

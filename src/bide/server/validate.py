@@ -20,6 +20,7 @@ from bide.model.identity import check_actor, check_name, check_queue
 from bide.model.internal_queues import InternalQueue, internal_queue
 from bide.model.message import Item
 from bide.model.options import check_options
+from bide.model.past import PastCommand
 from bide.model.replies import ClosedGroup
 from bide.model.runs import Run, check_repeated_id, check_rule_and_run
 from bide.model.undoing import Bulk, Undo
@@ -36,7 +37,7 @@ _VALUES_PER_PAUSE = 256
 
 
 async def check(
-    command: cmd.Command | Bulk | Undo, caller: Caller, max_body: int, pause: Pause
+    command: cmd.Command | Bulk | Undo | PastCommand, caller: Caller, max_body: int, pause: Pause
 ) -> str:
     """Check that a command can be carried out; return the name of its queue in the store.
 
@@ -53,7 +54,7 @@ async def check(
     internal = internal_queue(command.queue)
     rights = rights_of(command, internal)
     caller.need(*rights)
-    if isinstance(command, cmd.Queues):
+    if isinstance(command, cmd.Queues) or (isinstance(command, PastCommand) and command.together):
         queue = caller.prefix(command.queue)
     else:
         is_declared = internal is InternalQueue.DECLARED
@@ -80,7 +81,7 @@ async def check(
     return queue
 
 
-def _check_versions(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
+def _check_versions(command: cmd.Command | Bulk | Undo | PastCommand, caller: Caller) -> None:
     """Check the versions that messages must have, if the command names any.
 
     Raises:
@@ -100,7 +101,7 @@ def _check_versions(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
             )
 
 
-def _check_combinations(command: cmd.Command | Bulk | Undo) -> None:
+def _check_combinations(command: cmd.Command | Bulk | Undo | PastCommand) -> None:
     """Check values of a command that exclude or need each other.
 
     Raises:
@@ -173,7 +174,7 @@ def _check_times(command: cmd.Postpone | Bulk) -> None:
         raise InvalidArgument("a postponement is of messages by id; give ids")
 
 
-async def check_values(command: cmd.Command | Bulk | Undo, pause: Pause) -> None:
+async def check_values(command: cmd.Command | Bulk | Undo | PastCommand, pause: Pause) -> None:
     """Check each field of a command that has a rule, and each value in its lists.
 
     Raises:

@@ -160,8 +160,8 @@ class Pusher:
             lane,
             SYSTEM_CLOCK,
             self.claimer,
-            lambda: Report({self.claimer: list(self._tallies())}),
-            self._tallies,
+            lambda: Report({self.claimer: list(self.tallies())}),
+            self.tallies,
         )
         heartbeat_tasks: list[asyncio.Task[None]] = []
         self._hurrying.clear()
@@ -190,7 +190,7 @@ class Pusher:
             await self._stop(grace)
             await cancel(heartbeat_tasks)
 
-    def _tallies(self) -> dict[str, Tally]:
+    def tallies(self) -> dict[str, Tally]:
         """Return what was done so far, by queue."""
         return total(
             {worker.subscription.queue: worker.current()} for worker in self.workers.values()

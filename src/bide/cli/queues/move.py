@@ -95,10 +95,11 @@ _QUEUES_THAT_STAY = (
     InternalQueue.STOPS,
     InternalQueue.UNDO,
     InternalQueue.MOVE,
+    InternalQueue.PAST,
     InternalQueue.PUSHERS,
     InternalQueue.KEYS,
 )
-"""They say what processes of their store do, hold and can undo."""
+"""They say what processes of their store do, hold and can undo, and what happened there."""
 
 
 def _names(store: CommandStore, queues: tuple[str, ...]) -> list[str]:

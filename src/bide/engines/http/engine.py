@@ -13,6 +13,7 @@ from bide.engines.port import Capabilities, Identities, Identity, Notifier, Part
 from bide.model import errors
 from bide.model.commands import Command, Find
 from bide.model.errors import BideError, Closed, OutcomeUnknown
+from bide.model.past import Past
 from bide.model.replies import Found, Outcomes, Page, QueueSettings, Reply
 from bide.model.undoing import Part, Undone
 
@@ -59,7 +60,7 @@ class FailedReply(msgspec.Struct, frozen=True, tag="failed"):
 class Replies(msgspec.Struct):
     """A reply for each command, in their order."""
 
-    replies: list[Reply | Part | Undone | FailedReply]
+    replies: list[Reply | Part | Undone | Past | FailedReply]
     now: int
     """The server's clock, in Unix milliseconds."""
 
@@ -249,7 +250,7 @@ def _has_no_room(command: Command, reply: Reply | BideError) -> bool:
     return isinstance(reply, Page) and not reply.messages and reply.cursor is not None
 
 
-def _shifted(reply: Reply | Part | Undone, ahead_ms: int) -> Reply | Part | Undone:
+def _shifted(reply: Reply | Part | Undone | Past, ahead_ms: int) -> Reply | Part | Undone | Past:
     """Return a reply whose time to wake up is by this machine's clock.
 
     That clock is ahead of the server's by so many milliseconds.

@@ -1,11 +1,12 @@
 """Who reads and writes the settings that apps declare: each token, those of its own queues."""
 
 from bide.model import commands as cmd
+from bide.model.past import PastCommand
 from bide.model.undoing import Bulk, Undo
 from bide.server.access.rights import Caller
 
 
-def is_about_own_queues(command: cmd.Command | Bulk | Undo, caller: Caller) -> bool:
+def is_about_own_queues(command: cmd.Command | Bulk | Undo | PastCommand, caller: Caller) -> bool:
     """Tell whether a command reads or writes only what was declared for queues of the caller.
 
     The messages of the queue of declarations have the names of queues as ids.

@@ -7,12 +7,13 @@ narrow: a report of the form that bide's workers send, about queues that the tok
 from bide.model import commands as cmd
 from bide.model.errors import AccessDenied, InvalidArgument
 from bide.model.message import Item
+from bide.model.past import PastCommand
 from bide.model.undoing import Bulk, Undo
 from bide.observing.heartbeat import LARGEST, SILENT, decode_report, queues_of
 from bide.server.access.rights import Caller
 
 
-def check_heartbeat(command: cmd.Command | Bulk | Undo, caller: Caller) -> None:
+def check_heartbeat(command: cmd.Command | Bulk | Undo | PastCommand, caller: Caller) -> None:
     """Check a command that writes to a register of workers.
 
     Raises:

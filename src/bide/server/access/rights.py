@@ -13,6 +13,7 @@ from bide.model.errors import AccessDenied, InvalidArgument
 from bide.model.identity import SERVER_NAMESPACE, split_name
 from bide.model.internal_queues import InternalQueue, internal_queue
 from bide.model.limits import MAX_NAME, MAX_PATTERNS
+from bide.model.past import PastCommand
 from bide.model.undoing import Bulk, Undo
 
 Right = Literal["put", "change", "consume", "read", "bodies", "admin"]
@@ -31,6 +32,8 @@ SCOPES: dict[str, tuple[Right, ...]] = {
 """Named sets of rights."""
 
 ALL_QUEUES = ("*",)
+
+PAST_PATH = "/v1/queues/{queue}/past"
 
 _PATTERN = re.compile(r"[A-Za-z0-9_.:*-]{1,128}")
 
@@ -76,7 +79,7 @@ RIGHT_OF_VERB: dict[str, Right] = {
 
 
 def rights_of(
-    command: cmd.Command | Bulk | Undo, internal: InternalQueue | None
+    command: cmd.Command | Bulk | Undo | PastCommand, internal: InternalQueue | None
 ) -> tuple[Right, ...]:
     """Return the rights that a command needs.
 
@@ -95,6 +98,8 @@ def rights_of(
             return (RIGHT_OF_VERB[command.verb],)
         case Undo():
             return ()  # the right of the change that is undone, which the store knows
+        case PastCommand():
+            return ("read",)
         case cmd.Cancel() if command.only_reads:
             return ("read",)
         case cmd.Put(on_conflict="revive"):
@@ -182,6 +187,11 @@ class Caller(msgspec.Struct, frozen=True):
             raise AccessDenied(
                 f"queue={queue!r} says who carries out plans for what is overdue, which no caller "
                 "reads or writes"
+            )
+        if internal is InternalQueue.PAST:  # it is about the queues of all callers
+            raise AccessDenied(
+                f"queue={queue!r} has the record of what happened in all queues, which no caller "
+                f"reads or writes; GET {PAST_PATH} shows that of one"
             )
         if internal is InternalQueue.UNDO:  # undo trusts these records
             raise AccessDenied(

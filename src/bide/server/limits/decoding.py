@@ -20,6 +20,7 @@ from bide.model import limits
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_HTTP_MESSAGES
 from bide.model.message import Item
+from bide.model.past import PastCommand
 from bide.model.undoing import Bulk, Undo
 from bide.server.limits.request_bodies import LARGE, Pause, check_count, check_fields
 from bide.server.problem import Problem, invalid
@@ -179,7 +180,7 @@ def _malformed(reason: str) -> Problem:
     )
 
 
-BatchCommand = cmd.Command | Bulk | Undo
+BatchCommand = cmd.Command | Bulk | Undo | PastCommand
 
 UNCOUNTED_BYTES = 4 * 1024 * 1024
 """Bytes up to which values are not counted first: skipping them takes 20 ms at most."""

@@ -21,6 +21,7 @@ from bide.logs import logger
 from bide.model import commands as cmd
 from bide.model.internal_queues import InternalQueue, internal_queue
 from bide.model.message import Item, stored_size
+from bide.model.past import PastCommand
 from bide.model.replies import Counts, Found, Names, expect
 from bide.model.runs import Run
 from bide.model.times import LATEST
@@ -63,6 +64,9 @@ _UNCOUNTED = (
 )
 """Queues that count for no quota of queues and messages: reports of workers, declared settings,
 undo records, and who recovers a queue."""
+
+_NOBODYS = (InternalQueue.DECLARED, InternalQueue.PAST)
+"""Queues of which the messages count for no quota although callers may see their names."""
 
 DECLARATION_SIZE = 2_048
 """The most bytes that the declared settings of a queue take, its name included."""
@@ -163,7 +167,7 @@ class Quotas:
         )
 
     async def admit(
-        self, caller: Caller, commands: Sequence[cmd.Command | Bulk | Undo]
+        self, caller: Caller, commands: Sequence[cmd.Command | Bulk | Undo | PastCommand]
     ) -> Admitted:
         """Admit commands. An edit counts as if all its bytes were new; other changes do not.
 
@@ -593,7 +597,7 @@ class Quotas:
             if internal is InternalQueue.UNDO:
                 is_wanted = records
             else:
-                is_wanted = internal is not InternalQueue.DECLARED and caller.own(name) is not None
+                is_wanted = internal not in _NOBODYS and caller.own(name) is not None
             if is_wanted:
                 names.append(name)
         return names

@@ -15,6 +15,7 @@ from bide.model.identity import actor_of
 from bide.model.internal_queues import InternalQueue
 from bide.model.limits import MAX_BATCH_MESSAGES
 from bide.model.message import withheld
+from bide.model.past import Past, PastCommand
 from bide.model.replies import Claimed, Ends, Explained, Found, Names, Page
 from bide.model.undoing import Bulk, Part, Undo, Undone
 from bide.server import validate
@@ -27,6 +28,7 @@ from bide.server.limits.request_bodies import Pause, check_count
 from bide.server.logs import Act, count_of
 from bide.server.operation import MSGPACK, Answer, Routes
 from bide.server.problem import UNREADABLE, ClientText, Problem, invalid, kind_of, of_decoding
+from bide.server.routes.past import read_past
 from bide.server.routes.undoing import execute
 from bide.server.service import own_names
 
@@ -106,7 +108,7 @@ async def _execute(call: ApiCall, request: RequestBatch, commands: Sequence[Any]
     answers: list[Any] = []
     together: list[Sent] = []
     for command, identity in zip(commands, identities, strict=True):
-        if isinstance(command, (Bulk, Undo)):
+        if isinstance(command, (Bulk, Undo, PastCommand)):
             if together:
                 answers += await call.service.batches.execute(together, call.visit)
                 together = []
@@ -159,14 +161,18 @@ def _identities(call: ApiCall, request: RequestBatch) -> list[Identity | None]:
 
 async def _execute_composed(
     call: ApiCall, command: Any, request: RequestBatch
-) -> Part | Undone | BideError:
+) -> Part | Undone | Past | BideError:
     """Execute a command that is made of several commands of the store; return its error, if any."""
-    if request.repeated:  # the store does not know these commands again: they are the server's own
+    if request.repeated and not command.only_reads:
+        # The store does not know these commands again: they are the server's own.
         return OutcomeUnknown(
             "the connection was lost during a bulk change, which may have been carried out or not; "
             "look at its messages"
         )
     try:
+        if isinstance(command, PastCommand):
+            with call.visit.slowly():
+                return await read_past(call.service, call.caller, command.queue, command)
         return await execute(call, command)
     except Problem as problem:  # those before it were executed
         return error_of(problem.kind.status, problem.kind.error)(str(problem))

@@ -23,6 +23,7 @@ from bide.lane.lane import Lane
 from bide.logs import logger
 from bide.model.errors import InvalidArgument
 from bide.observing.heartbeat import Heartbeat, Report
+from bide.observing.recorder import Recorder
 from bide.observing.tally import Tally
 from bide.observing.workers import Span, read_gaps
 from bide.queue.arguments import own_name
@@ -215,6 +216,11 @@ class Runner:
                 if not store_client.lane.capabilities.takes_back:  # else a server does it
                     update = partial(keep_planned, store_client.lane.acall, store_client.clock)
                     chores.append(background("bide-zones", update))
+            if not store_client.lane.capabilities.takes_back:
+                # Of a store of this process alone nobody else knows the lateness.
+                tallies = None if store_client.lane.capabilities.shared else self.tallies
+                recorder = Recorder(store_client.lane.acall, store_client.clock, tallies)
+                chores.append(background("bide-past", recorder.keep))
             for consumer in consumers:
                 consumer.open()
             where = mask(absolute(self.app._url)) + (" (a new store)" if is_new else "")
