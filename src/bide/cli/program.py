@@ -41,6 +41,7 @@ SECTIONS = {
         "queues.audit",
         "queues.top",
         "queues.forecast",
+        "queues.past",
         "queues.recover",
         "queues.dashboard",
         "queues.pause",

@@ -5,9 +5,12 @@ from typing import Any
 import msgspec
 
 from bide.cli.output import STYLES, Cell, counted
-from bide.cli.times import when
+from bide.cli.times import rounded, when
 from bide.model.replies import SIZES, Counts
 from bide.model.times import limits_of
+
+MUCH_LATENESS = 60_000
+"""Milliseconds of lateness that are shown in red."""
 
 
 def facts_of(counts: Counts) -> dict[str, Any]:
@@ -33,3 +36,20 @@ def paused_text(counts: Counts) -> str:
 def size_cells(counts: Counts) -> list[Cell]:
     """Return the numbers of messages in each state, as cells."""
     return [counted(getattr(counts.sizes, size), STYLES[size]) for size in SIZES]
+
+
+def quantile_cell(ms: float | None) -> Cell:
+    """Return the cell of a quantile; `None`: it is above the last bound of the histogram."""
+    if ms is None:
+        return "over 30m", "red"
+    return _bound(ms), "red" if ms >= MUCH_LATENESS else ""
+
+
+def _bound(ms: float) -> str:
+    """Return the bound of a bucket, which is a round number.
+
+    Example:
+        >>> _bound(2.5), _bound(50.0), _bound(2_500.0), _bound(1_800_000.0)
+        ('2.5ms', '50ms', '2.5s', '30m')
+    """
+    return f"{ms:g}ms" if ms < 1_000 else rounded(ms).replace(".0s", "s")

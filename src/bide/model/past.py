@@ -147,7 +147,7 @@ def past_command(
         >>> past_command("orders", "7d", "minute")
         Traceback (most recent call last):
           ...
-        bide.model.errors.InvalidArgument: span='7d' is longer than the 1d for which minutes are \
+        bide.model.errors.InvalidArgument: span=7d is longer than the 1d for which minutes are \
 kept; give a shorter one, or by='hour', which are kept for 30d
     """
     wanted_ms = milliseconds(span, name)
@@ -162,7 +162,8 @@ kept; give a shorter one, or by='hour', which are kept for 30d
         if by == "minute":
             fix += f", or by='hour', which are kept for {kept_for['hour']}"
         raise InvalidArgument(
-            f"{name}={span!r} is longer than the {kept_for[by]} for which {by}s are kept; {fix}"
+            f"{name}={format_duration(wanted_ms)} is longer than the {kept_for[by]} for which {by}s "
+            f"are kept; {fix}"
         )
     return PastCommand(queue, by, slots, together)
 

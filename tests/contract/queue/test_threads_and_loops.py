@@ -41,6 +41,7 @@ CALLS: list[Callable[[Any], Any]] = [
     lambda q: q.counts(),
     lambda q: q.audit(),
     lambda q: q.forecast(),
+    lambda q: q.past(),
     lambda q: list(q.dead()),
     lambda q: q.revive(["a"]),
     lambda q: q.pause(),

@@ -123,6 +123,7 @@ def _query(where: Place, data: bytes) -> None:
     for path in (
         b"/v1/queues/q/messages",
         b"/v1/queues/q/forecast",
+        b"/v1/queues/q/past",
         b"/v1/queues/q/dead",
         b"/v1/search",
     ):

@@ -29,6 +29,7 @@ ON_A_QUEUE = [
     ["scan", "ordrs"],
     ["get", "ordrs", "a"],
     ["forecast", "ordrs"],
+    ["past", "ordrs"],
     ["audit", "orders", "ordrs"],
     ["export", "ordrs"],
     ["resume", "ordrs"],

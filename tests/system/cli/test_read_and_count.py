@@ -190,6 +190,8 @@ def test_audit_says_when_it_does_not_balance(run: Bide, orders: bide.Queue, tmp_
         ["queues"],
         ["audit"],
         ["forecast", "orders"],
+        ["past"],
+        ["past", "orders"],
         ["dead", "orders"],
         ["export", "orders"],
     ],

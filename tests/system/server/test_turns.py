@@ -109,7 +109,8 @@ def test_they_are_capped_and_others_go_on(
     audit = threading.Thread(target=lambda: found.append(auditor.get(f"{Q}/audit").status))
     audit.start()
     assert began.wait(BOUND)
-    for path in (f"{Q}/audit", f"{Q}/forecast", f"{Q}/messages?group=g", "/v1/usage", "/metrics"):
+    slow = "audit", "forecast", "past", "messages?group=g"
+    for path in (*(f"{Q}/{name}" for name in slow), "/v1/usage", "/metrics"):
         refused = shop.get(path)
         assert (refused.status, refused.headers["retry-after"]) == (429, "1"), path
         assert "max_slow_reads" in refused.problem["detail"]

@@ -22,7 +22,7 @@ from bide.cli.output import (
     table_of,
     text_of,
 )
-from bide.cli.queue_output import size_cells
+from bide.cli.queue_output import MUCH_LATENESS, quantile_cell, size_cells
 from bide.cli.queues.top_view import BUCKET, BUCKETS, Ahead, TopView, late_by
 from bide.cli.times import rounded
 from bide.model.errors import StoreError
@@ -55,9 +55,6 @@ OTHER_LINES, MORE_LINES_IF_NARROW = 14, 6
 
 NARROW_WIDTH = 70
 """Columns: on a narrower terminal, the names of the columns that have no room take lines."""
-
-MUCH_LATENESS = 60_000
-"""Milliseconds of lateness that are shown in red."""
 
 LONG_DELIVERY = 600_000
 """Milliseconds of a delivery that is shown in red."""
@@ -218,24 +215,7 @@ def _quantiles(lateness: Lateness | None) -> list[Cell]:
     """Return the cells of the median and the 99th percentile; `None`: nothing was delivered."""
     if lateness is None:
         return ["", ""]
-    return [_quantile(lateness.p50), _quantile(lateness.p99)]
-
-
-def _quantile(ms: float | None) -> Cell:
-    """Return the cell of a quantile; `None`: it is above the last bound of the histogram."""
-    if ms is None:
-        return "over 30m", "red"
-    return _bound(ms), "red" if ms >= MUCH_LATENESS else ""
-
-
-def _bound(ms: float) -> str:
-    """Return the bound of a bucket, which is a round number.
-
-    Example:
-        >>> _bound(2.5), _bound(50.0), _bound(2_500.0), _bound(1_800_000.0)
-        ('2.5ms', '50ms', '2.5s', '30m')
-    """
-    return f"{ms:g}ms" if ms < 1_000 else rounded(ms).replace(".0s", "s")
+    return [quantile_cell(lateness.p50), quantile_cell(lateness.p99)]
 
 
 def _rate(value: float, style: str = "") -> Cell:
