@@ -13,7 +13,14 @@ from bide.dashboard.access import Access, AccessFunction
 from bide.dashboard.actions import act
 from bide.dashboard.pages import PAGES
 from bide.dashboard.reading import ReadLately, StoreReader
-from bide.dashboard.rendering import LANGUAGES, STATIC, language_of, render, static_file
+from bide.dashboard.rendering import (
+    LANGUAGES,
+    STATIC,
+    language_of,
+    render,
+    static_file,
+    zone_of,
+)
 from bide.dashboard.sessions import Sessions
 from bide.dashboard.view import Admit, HtmlPage, PageRefused, PageRequest, PageView, Redirect
 from bide.engines.bounded_dict import BoundedDict
@@ -54,6 +61,9 @@ HTML, PLAIN = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 
 LANGUAGE_COOKIE = "bide_language"
 """The cookie with the language that a visitor has chosen."""
+
+ZONE_COOKIE = "bide_zone"
+"""The cookie with the time zone of a visitor's machine, which a script sets."""
 
 YEAR_SECONDS = 31_536_000
 
@@ -219,6 +229,7 @@ class Dashboard:
             "view": view_of_page,
             "now": view_of_page.now,
             "known": view is not None,
+            "zone": zone_of(request.cookie(ZONE_COOKIE), view_of_page.now),
         }
         headers = dict(NO_STORE)
         if page.status == 401 and request.header("sec-fetch-site") == "cross-site":

@@ -15,8 +15,10 @@ from bide.engines.port import Capabilities
 from bide.engines.registry import is_server
 from bide.lane.steps import Steps, arun_steps
 from bide.model.commands import Command, Explain, ForecastCommand, Queues
+from bide.model.errors import AccessDenied
 from bide.model.identity import check_prefix
 from bide.model.internal_queues import is_listed
+from bide.model.past import Past, PastCommand
 from bide.model.replies import Explained, Forecasted, Names, Reply, expect
 from bide.observing.circumstances import look_further
 from bide.observing.sample import RecentWorkers, Sample, Worker, sum_forecasts, take_sample
@@ -110,7 +112,10 @@ FORECAST_EVERY = 5.0
 """Seconds between two forecasts."""
 
 FORECAST_PATIENCE = 2.0
-"""Seconds that a page waits for its forecast."""
+"""Seconds that a page waits for its forecast, or for its past."""
+
+PAST_EVERY = 10.0
+"""Seconds between two reads of the past, which changes once a minute."""
 
 HISTORY_SAMPLES = 60
 """How many samples are kept for the charts of rates."""
@@ -305,6 +310,28 @@ class StoreReader:
             async with asyncio.timeout(FORECAST_PATIENCE):
                 return await self.recent.get(key, FORECAST_EVERY, read)
         except TimeoutError:
+            return None
+        except Problem as problem:
+            if problem.kind.name != "too-many-open":
+                raise
+            return None
+
+    async def past(self, access: Access, command: PastCommand) -> Past | None:
+        """Return what has happened in queues of a visitor.
+
+        Returns `None` while it is still being read, or while the visitor's namespace has too many
+        slow reads under way: a later call gets it. Also if the visitor may not see all queues of
+        another server, and no queue is named.
+
+        Args:
+            access: the access of the visitor.
+            command: which slots, of a queue or of several, by their names in the store.
+        """
+        key = "past", access.namespace, access.queues, command
+        try:
+            async with asyncio.timeout(FORECAST_PATIENCE):
+                return await self.recent.get(key, PAST_EVERY, lambda: self._visit.past(command))
+        except (TimeoutError, AccessDenied):
             return None
         except Problem as problem:
             if problem.kind.name != "too-many-open":

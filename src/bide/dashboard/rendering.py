@@ -7,115 +7,14 @@ from functools import lru_cache, partial
 from hashlib import sha256
 from importlib.resources import files
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from bide.model.replies import Forecasted
+from bide.dashboard.time_axis import MINUTE, SPANS
 from bide.model.times import format_duration, to_datetime
 from bide.observing.sentences import rule_in_words, window_in_words
-
-CHART_HEIGHT = 100.0
-"""The height of a chart, in the units of its SVG."""
-
-CHART_WIDTH = 1000.0
-
-GAP = 0.2
-"""What part of its place a bar leaves free."""
-
-LEAST_HEIGHT = 1.5
-"""The height of the bar of a single message, so that it is seen."""
-
-MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
-
-
-class Span(NamedTuple):
-    """How far a forecast looks ahead. Times are milliseconds."""
-
-    name: str
-    bucket: int
-    buckets: int
-    step: int
-    """How many bars there are from label to label."""
-
-    @property
-    def in_days(self) -> bool:
-        """Whether the labels are dates."""
-        return self.bucket * self.step >= DAY
-
-
-SPANS = {
-    span.name: span
-    for span in (
-        Span("1h", MINUTE, 60, 10),
-        Span("6h", 5 * MINUTE, 72, 12),
-        Span("24h", HOUR, 24, 4),
-        Span("7d", 6 * HOUR, 28, 4),
-        Span("30d", 24 * HOUR, 30, 5),
-    )
-}
-
-
-class HistogramBar(msgspec.Struct, frozen=True):
-    """One bar of a histogram."""
-
-    x: float
-    width: float
-    y: float
-    height: float
-    count: int
-    after: int
-    """When its time begins, in Unix milliseconds."""
-    before: int
-    """When it ends."""
-
-
-class DueHistogram(NamedTuple):
-    """A forecast as bars."""
-
-    bars: list[HistogramBar]
-    labels: list[int]
-    """Times below the chart, at equal distances, in Unix milliseconds."""
-    most: int
-    """The highest count."""
-    overdue: int
-    later: int
-    end: int
-    """When the last bar ends."""
-
-
-def histogram(forecast: Forecasted | None, span: Span) -> DueHistogram | None:
-    """Return a forecast as bars; `None` for one that is still being counted."""
-    if forecast is None:
-        return None
-    most = max(forecast.buckets, default=0)
-    place_width = CHART_WIDTH / len(forecast.buckets)
-    bars = []
-    for number, count in enumerate(forecast.buckets):
-        height = max(LEAST_HEIGHT, count / most * CHART_HEIGHT) if count else 0.0
-        after = forecast.start + number * span.bucket + 1  # a bucket has its end, not its beginning
-        bars.append(
-            HistogramBar(
-                x=round(number * place_width, 2),
-                width=round(place_width * (1 - GAP), 2),
-                y=round(CHART_HEIGHT - height, 2),
-                height=round(height, 2),
-                count=count,
-                after=after,
-                before=after + span.bucket,
-            )
-        )
-    end = forecast.start + span.bucket * span.buckets
-    labels = list(range(forecast.start, end, span.bucket * span.step))
-    return DueHistogram(
-        bars=bars,
-        labels=labels,
-        most=most,
-        overdue=forecast.overdue,
-        later=forecast.later,
-        end=end + 1,
-    )
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -197,6 +96,8 @@ def _environment(language: str) -> Environment:
         "rate": rate,
         "day": partial(day, language=language),
         "minute": minute,
+        "local_minute": local_minute,
+        "local_time": local_time,
         "quantile": quantile,
         "lasting": format_duration,
         "rule": partial(rule_in_words, language=language),
@@ -233,6 +134,40 @@ def quantile(ms: float | None) -> str:
 def minute(ms: int) -> str:
     """Return the time of a day in UTC."""
     return f"{to_datetime(ms):%H:%M}"
+
+
+MOST_ZONE_NAME = 64
+"""The most characters of the name of a time zone."""
+
+
+def zone_of(name: str | None, now: int) -> ZoneInfo | None:
+    """Return the time zone of a visitor; `None` if it is not known here, or the same as UTC.
+
+    Args:
+        name: what the browser says.
+        now: in Unix milliseconds.
+
+    Example:
+        >>> zone_of("Etc/UTC", 0), zone_of("../etc/passwd", 0), zone_of("Asia/Tokyo", 0)
+        (None, None, zoneinfo.ZoneInfo(key='Asia/Tokyo'))
+    """
+    if not name or len(name) > MOST_ZONE_NAME:
+        return None
+    try:
+        zone = ZoneInfo(name)
+    except (ValueError, OSError, ZoneInfoNotFoundError):  # no name, or none that is installed
+        return None
+    return zone if to_datetime(now).astimezone(zone).utcoffset() else None
+
+
+def local_minute(ms: int, zone: ZoneInfo) -> str:
+    """Return the time of a day in the zone of a visitor."""
+    return f"{to_datetime(ms).astimezone(zone):%H:%M}"
+
+
+def local_time(ms: int, zone: ZoneInfo) -> str:
+    """Return a time in the zone of a visitor, with its date."""
+    return f"{to_datetime(ms).astimezone(zone):%Y-%m-%d %H:%M:%S} {zone.key}"
 
 
 def day(ms: int, language: str) -> str:

@@ -162,8 +162,8 @@ kept; give a shorter one, or by='hour', which are kept for 30d
         if by == "minute":
             fix += f", or by='hour', which are kept for {kept_for['hour']}"
         raise InvalidArgument(
-            f"{name}={format_duration(wanted_ms)} is longer than the {kept_for[by]} for which {by}s "
-            f"are kept; {fix}"
+            f"{name}={format_duration(wanted_ms)} is longer than the {kept_for[by]} for which "
+            f"{by}s are kept; {fix}"
         )
     return PastCommand(queue, by, slots, together)
 

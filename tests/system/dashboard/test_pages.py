@@ -621,9 +621,9 @@ def test_dates_are_in_the_language_of_the_page(stage: Stage) -> None:
     visitor = stage.visitor()
     english = visitor.get("/queue?queue=orders&span=7d").text
     chinese = visitor.get("/queue?queue=orders&span=7d", accept_language="zh").text
-    for part in (">05 Dec 08:09</time>", ">05 Dec 2028</time>", "<span>02 Jun</span>"):
+    for part in (">05 Dec 08:09</time>", ">05 Dec 2028</time>", ">02 Jun</text>"):
         assert part in english
-    for part in (">12月5日 08:09</time>", ">2028年12月5日</time>", "<span>6月2日</span>"):
+    for part in (">12月5日 08:09</time>", ">2028年12月5日</time>", ">6月2日</text>"):
         assert part in chinese
 
 

@@ -519,7 +519,7 @@ FACES = [
 
 
 def test_no_face_reaches_the_store_beside_the_gate() -> None:
-    """Commands of a face go through `Visit.execute`, `Service.batch` or `Service.wait`."""
+    """Commands of a face go through `Visit.execute` or `past`, `Service.batch` or `wait`."""
     found = {
         (path.name, function.name)
         for path in FACES

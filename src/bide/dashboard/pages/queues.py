@@ -3,11 +3,13 @@
 from typing import Any
 
 from bide.dashboard.reading import SAMPLE_EVERY, Glance, StoreReader
-from bide.dashboard.rendering import SPANS, histogram, sparkline
+from bide.dashboard.rendering import sparkline
+from bide.dashboard.time_axis import DEFAULT_SPAN, SPANS, Span, TimeAxis, fitting_span, time_axis
 from bide.dashboard.view import HtmlPage, PageRefused, PageView
 from bide.model.commands import Count
 from bide.model.identity import check_prefix
-from bide.model.replies import GONE, SIZES, Counts
+from bide.model.past import Past, PastCommand
+from bide.model.replies import GONE, SIZES, Counts, Forecasted
 from bide.model.times import limits_of
 from bide.observing.sample import Rates, main_cause, rates
 from bide.queue.results import Audit
@@ -29,16 +31,12 @@ async def audit(view: PageView) -> HtmlPage:
     )
 
 
-DEFAULT_SPAN = "24h"
-
-
 async def overview(view: PageView) -> HtmlPage:
     """Return the first page."""
     request = view.request
     prefix, after = request.get("prefix"), request.get("after")
     glance = await view.store.glance(view.access, prefix, after)
-    span = span_of(view)
-    forecast = await view.store.forecast(glance.names, span.bucket, span.buckets)
+    span, axis = await _axis_of(view, glance.names, view.access.caller.prefix(prefix))
     rows = [_row(glance, name, view.now) for name in glance.names]
     rates_of_samples = [_total_rates(glance, number) for number in range(1, len(glance.samples))]
     return HtmlPage(
@@ -48,7 +46,7 @@ async def overview(view: PageView) -> HtmlPage:
             "rows": rows,
             "prefix": prefix,
             "span": span,
-            "chart": histogram(forecast, span),
+            "axis": axis,
             "states": SIZES,
             "sums": {
                 state: sum(getattr(row["counts"].sizes, state) for row in rows) for state in SIZES
@@ -70,9 +68,35 @@ def _latest_and_line(rates_of_samples: list[Rates], name: str) -> tuple[float | 
     return values[-1] if values else None, sparkline(values)
 
 
-def span_of(view: PageView) -> Any:
-    """Return how far the forecast of a page looks ahead."""
-    return SPANS.get(view.request.get("span")) or SPANS[DEFAULT_SPAN]
+async def _axis_of(
+    view: PageView, queues: list[str], past_of: str, *, together: bool = True
+) -> tuple[Span, TimeAxis | None]:
+    """Return the axis of time of a page, and how far it reaches.
+
+    Args:
+        view: the page.
+        queues: the queues of the forecast, by their names in the store.
+        past_of: the queue of the past, or with `together` how the names of several begin.
+        together: see `PastCommand`.
+
+    Returns:
+        `None` for an axis of which the forecast and the past are still being read.
+    """
+
+    async def axis(span: Span) -> tuple[Forecasted | None, Past | None]:
+        command = PastCommand(past_of, span.by, span.slots, together)
+        forecast = await view.store.forecast(queues, span.bucket, span.buckets)
+        return forecast, await view.store.past(view.access, command)
+
+    chosen = SPANS.get(view.request.get("span"))
+    span = chosen or DEFAULT_SPAN
+    forecast, past = await axis(span)
+    if chosen is None and (fitting := fitting_span(forecast, past, view.now)) != span:
+        span = fitting
+        forecast, past = await axis(span)
+    if forecast is None and past is None:
+        return span, None
+    return span, time_axis(forecast, past, span, view.now)
 
 
 def _row(glance: Glance, name: str, now: int) -> dict[str, Any]:
@@ -128,8 +152,7 @@ async def queue(view: PageView) -> HtmlPage:
         names_in_store = await view.store.names(view.access, request.get("queue"), own=True)
         if full not in names_in_store:
             raise PageRefused(404, "no-queue", request.get("queue"))
-    span = span_of(view)
-    forecast = await view.store.forecast([full], span.bucket, span.buckets)
+    span, axis = await _axis_of(view, [full], full, together=False)
     tab: Any = request.get("state") if request.get("state") in TABS else TABS[0]
     filters = {name: request.get(name) for name in ("group", "prefix", "error", "after", "before")}
     query = Query(
@@ -154,7 +177,7 @@ async def queue(view: PageView) -> HtmlPage:
             "queue": own,
             "counts": counts,
             "span": span,
-            "chart": histogram(forecast, span),
+            "axis": axis,
             "tabs": TABS,
             "tab": tab,
             "filters": filters,

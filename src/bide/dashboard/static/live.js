@@ -1,8 +1,12 @@
-// What the pages do beyond htmx: say when the dashboard cannot be reached, "/" for the search
-// field, one box that chooses all rows, the tab of this page in sight on a phone, and one action for
-// several clicks: the answer to the second would replace that to the first, with its button "Undo".
+// What the pages do beyond htmx: tell the time zone of this machine, say when the dashboard cannot be
+// reached, "/" for the search field, one box that chooses all rows, the tab of this page in sight on
+// a phone, and one action for several clicks: the answer to the second would replace that to the
+// first, with its button "Undo".
 "use strict";
 const root = document.documentElement;
+const home = document.querySelector(".brand").pathname; // where the dashboard is mounted
+const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+document.cookie = `bide_zone=${zone}; path=${home}; max-age=31536000; samesite=lax`;
 document.addEventListener("htmx:error", () => root.classList.add("away"));
 document.addEventListener("htmx:after:request", () => root.classList.remove("away"));
 document.addEventListener("keydown", event => {

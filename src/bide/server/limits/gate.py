@@ -13,9 +13,13 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from bide.lane.lane import Lane
+from bide.lane.steps import arun_steps
 from bide.model.commands import Command
-from bide.model.limits import MAX_HEADERS, MAX_REPLIES, MAX_REPLIES_OF_NAMESPACE
+from bide.model.errors import AccessDenied
+from bide.model.limits import MAX_BODY, MAX_HEADERS, MAX_REPLIES, MAX_REPLIES_OF_NAMESPACE
+from bide.model.past import Past, PastCommand
 from bide.model.replies import Reply
+from bide.observing.past import reading_past
 from bide.server.access.admission import Admission
 from bide.server.access.rights import OPEN, Caller
 from bide.server.limits.open_calls import LongCalls
@@ -161,6 +165,41 @@ class Visit:
             if self._closed:  # others share the result: see `bide.dashboard.reading.RecentResults`
                 self._keep(0)
         return reply
+
+    async def past(self, command: PastCommand) -> Past:
+        """Read what has happened in queues that the caller may see.
+
+        The record is about the queues of all callers, so it is read for the caller, page by page.
+
+        Args:
+            command: which slots, with the name of the queue in the store.
+
+        Raises:
+            AccessDenied: the caller may see some queues only, all are asked for, and the store is
+                another server.
+            Problem: there is no room, or the caller has too many slow reads under way.
+            ClientGone: the client has gone, and nothing was executed.
+        """
+        caller, lane = self.caller, self.gate.lane
+        if command.together and lane.capabilities.takes_back and not caller.of_all_queues:
+            raise AccessDenied(
+                f"the token is for the queues {', '.join(caller.queues)}; name one of them"
+            )
+
+        def is_wanted(name: str) -> bool:
+            if not command.together:
+                return name == command.queue
+            return name.startswith(command.queue) and caller.own(name) is not None
+
+        steps = reading_past(command, is_wanted, takes_back=lambda: lane.capabilities.takes_back)
+        async with self._reading:
+            self.check()
+            with self.slowly():
+                await self._take(MAX_BODY)  # a page of the record
+                try:
+                    return await arun_steps(steps, lane.acall)
+                finally:
+                    self._keep(0 if self._closed else self._room_until_end)
 
     async def hold(self, size: int) -> None:
         """Hold room for all replies of this request together.

@@ -28,7 +28,6 @@ from bide.server.limits.request_bodies import Pause, check_count
 from bide.server.logs import Act, count_of
 from bide.server.operation import MSGPACK, Answer, Routes
 from bide.server.problem import UNREADABLE, ClientText, Problem, invalid, kind_of, of_decoding
-from bide.server.routes.past import read_past
 from bide.server.routes.undoing import execute
 from bide.server.service import own_names
 
@@ -171,8 +170,7 @@ async def _execute_composed(
         )
     try:
         if isinstance(command, PastCommand):
-            with call.visit.slowly():
-                return await read_past(call.service, call.caller, command.queue, command)
+            return await call.visit.past(command)
         return await execute(call, command)
     except Problem as problem:  # those before it were executed
         return error_of(problem.kind.status, problem.kind.error)(str(problem))
