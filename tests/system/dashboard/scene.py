@@ -1,6 +1,7 @@
 """A shop's store, with something on each page; for tests in a browser, and for pictures."""
 
 import asyncio
+import math
 import random
 
 import msgspec
@@ -8,7 +9,13 @@ import msgspec
 import bide
 from bide.clock import SYSTEM_CLOCK
 from bide.lane.shared import close_lane, open_lane
+from bide.model.commands import Put
+from bide.model.message import Item
+from bide.model.parts import in_parts
+from bide.model.past import KEPT_SLOTS, SLOT_MS, slot_id, slot_start
+from bide.model.times import LATEST
 from bide.observing.heartbeat import Busy, Report, put_report
+from bide.observing.past import PAST, Counters, PastRecord, encode_record
 from bide.observing.tally import Histogram
 from bide.targets.http.records import Records
 from bide.targets.http.subscription import Subscription
@@ -104,6 +111,31 @@ def beat(url: str) -> None:
     lane = open_lane(url)
     busy = {"mail": Busy(4, 3, "mail-1", SYSTEM_CLOCK.now() - 192_000)}
     lane.call(put_report("web", Report(works, {"orders": lateness, "mail": lateness}, busy)))
+    close_lane(lane)
+
+
+def set_past(url: str) -> None:
+    """Put what workers would have recorded in the last day."""
+    lane, chance = open_lane(url), random.Random(7)
+    now = SYSTEM_CLOCK.now()
+    last, minute = slot_start(now, "minute"), SLOT_MS["minute"]
+    put = done = failed = 0
+    items: dict[str, Item] = {}
+    for start in range(last - KEPT_SLOTS["minute"] * minute, last + 1, minute):
+        rush = 1 + math.sin(start / SLOT_MS["hour"] / 24 * math.tau * 2)
+        put, done = put + chance.randint(0, 9) + round(9 * rush), done + round(12 * rush)
+        failed += chance.random() < 0.3
+        late = Histogram()
+        late.observe(*(chance.expovariate(1 / (0.01 + 0.2 * rush)) for _ in range(20)))
+        counters = Counters(put, done, 0, 0, 0, failed, 0)
+        record = PastRecord(start + 2_000, {"orders": counters}, {"orders": late.buckets})
+        places = [slot_id(start, "minute")]
+        if start == slot_start(start, "hour"):
+            places.append(slot_id(start, "hour"))
+        for place in places:
+            items[place] = Item(place, encode_record(record), at=LATEST)
+    for part in in_parts(list(items.values())):
+        lane.call(Put(PAST, list(part)))
     close_lane(lane)
 
 

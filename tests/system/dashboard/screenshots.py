@@ -14,7 +14,7 @@ from typing import Any
 
 import bide
 from tests.system.dashboard.chromium import chromium, dashboard, look_like, picture
-from tests.system.dashboard.scene import beat, set_scene
+from tests.system.dashboard.scene import beat, set_past, set_scene
 
 TARGET = Path(__file__).parents[3] / "docs" / "_static" / "dashboard"
 
@@ -36,6 +36,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = f"sqlite:///{folder}/shop.db"
         set_scene(store)
+        set_past(store)
         hidden = ("--hide", "card", "--hide", "authorization")
         with dashboard("sqlite:///shop.db", *hidden, folder=Path(folder)) as base:
             with chromium(Path(folder)) as browser:

@@ -17,7 +17,7 @@ import bide
 from bide.server.logs import Act, ActionLog
 from tests.servers import RedisServer
 from tests.system.dashboard.chromium import chromium, dashboard, look_like
-from tests.system.dashboard.scene import set_scene
+from tests.system.dashboard.scene import set_past, set_scene
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("dashboard")]
 
@@ -110,6 +110,7 @@ class Tab:
 def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     server = RedisServer(tmp_path_factory.mktemp("redis"), appendonly="yes", appendfsync="always")
     set_scene(server.url, orders=400)
+    set_past(server.url)
     with bide.Queue(LONG[:128], server.url) as queue:
         queue.put({LONG: LONG}, id=LONG, group=LONG, headers={"note": LONG}, attempts=1)
         queue.claim()[0].bury(LONG)
@@ -176,12 +177,56 @@ def test_numbers_change_while_a_page_is_open(tab: Tab, redis: RedisServer) -> No
     assert tab.complaints() == []
 
 
+def test_one_axis_has_the_past_now_and_the_forecast(tab: Tab) -> None:
+    """Each past of a part can be read; the times of the visitor are below those of UTC."""
+    tab.browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Tokyo"})
+    for path, parts in (("", 24), ("queue?queue=orders", 24), ("?span=1h", 60), ("?span=7d", 5)):
+        tab.open(path)
+        tab.on("//*[name()='text'][@class='local']", lambda text: None)  # the next refresh has it
+        axis: dict[str, Any] = tab.browser.execute_script(AXIS)
+        assert parts - 1 <= len(axis["parts"]) <= parts + 1, path
+        assert axis["parts"] == sorted(axis["parts"])
+        assert axis["parts"][-1] <= axis["now"] + 1
+        assert axis["bars"], path
+        assert min(axis["bars"]) >= axis["now"] - 1
+        assert all(length > 10 for length in axis["paths"])
+        assert len(axis["utc"]) == len(axis["local"]) > 4
+        if "7d" not in path:  # there the upper labels are dates
+            for utc, local in zip(axis["utc"], axis["local"], strict=True):
+                assert (int(utc[:2]) + 9) % 24 == int(local[:2])
+                assert utc[2:] == local[2:]
+    tab.open("")
+    assert "Times are UTC; below them those of Asia/Tokyo." in tab.text
+    tab.browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "UTC"})
+    for _ in range(2):  # the first one says what the zone is
+        tab.open("")
+    assert "Times are UTC. " in tab.text
+    assert tab.browser.execute_script(AXIS)["local"] == []
+    assert tab.complaints() == []
+
+
+AXIS = """
+const left = element => element.getBoundingClientRect().left;
+const texts = selector => [...document.querySelectorAll(selector)].map(text => text.textContent);
+return {
+  parts: [...document.querySelectorAll(".plot .part")].map(left),
+  bars: [...document.querySelectorAll(".plot .bar")].map(left),
+  now: left(document.querySelector(".plot .now")),
+  paths: [...document.querySelectorAll(".plot path, .late path")].map(
+    path => path.getTotalLength()),
+  utc: texts(".labels text:not(.local)"),
+  local: texts(".labels .local"),
+};
+"""
+"""Returns what is where on the axis of time."""
+
+
 def test_a_store_that_goes_away_and_returns(tab: Tab, redis: RedisServer) -> None:
     tab.open("")
     redis.stop()
     tab.until("The store does not answer")
     redis.start()
-    tab.until("What falls due when", without="The store does not answer")
+    tab.until("What happened, and what falls due", without="The store does not answer")
 
 
 def test_a_message_is_found_moved_copied_and_cancelled(tab: Tab, redis: RedisServer) -> None:
