@@ -26,6 +26,7 @@ PIPE_COLUMNS: dict[str, Callable[[Message], object]] = {
     "state": lambda message: message.state,
     "due": lambda message: iso(message.due),
     "died": lambda message: iso(message.ended),
+    "ended": lambda message: iso(message.ended),
     "priority": lambda message: message.priority,
     "attempt": lambda message: message.attempt,
     "attempts": lambda message: f"{message.attempt}/{message.attempts}",
@@ -53,6 +54,7 @@ SCREEN_COLUMNS: dict[str, tuple[Column, Callable[[Message], Cell]]] = {
         lambda message: "" if is_held(message) else (relative(message.due), "dim"),
     ),
     "died": (Column("died", extra=True), lambda message: when(message.ended or message.due)),
+    "ended": (Column("ended"), lambda message: when(message.ended or message.due)),
     "prio": (Column("prio", right=True, extra=True), lambda message: str(message.priority or "")),
     "attempt": (
         Column("attempt", right=True, extra=True),

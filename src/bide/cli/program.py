@@ -30,6 +30,7 @@ SECTIONS = {
         "messages.get",
         "messages.explain",
         "messages.history",
+        "messages.ended",
         "messages.result",
         "messages.peek",
         "messages.scan",

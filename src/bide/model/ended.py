@@ -90,6 +90,30 @@ class NotAcked(BideError):
         """How it ended, if the queue remembers that."""
 
 
+def why_not_kept(queue: str, state: str | None, keep: int, history: int) -> str | None:
+    """Return why a queue has no messages in a state because of its settings; `None`: it could.
+
+    Args:
+        queue: its name.
+        state: the state that is listed.
+        keep: its setting, in milliseconds.
+        history: its setting, in milliseconds.
+
+    Example:
+        >>> str(why_not_kept("orders", "acked", 0, 86_400_000)).partition("; ")[2]
+        "'bide history orders ID' says how one has ended"
+        >>> why_not_kept("orders", "acked", 1, 0), why_not_kept("orders", "dead", 0, 0)
+        (None, None)
+    """
+    if state != "acked" or keep:
+        return None
+    fix = f"'bide set {queue} --keep 1d' does, and refuses their ids"
+    text = f"{queue} keeps no acked messages ({fix})"
+    if history:
+        return f"{text}; 'bide history {queue} ID' says how one has ended"
+    return f"{text}; 'bide set {queue} --history 7d' remembers how each has ended"
+
+
 def check_result(result: bytes) -> None:
     """Check that a result is JSON, and not too large.
 

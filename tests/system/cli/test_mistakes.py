@@ -30,6 +30,7 @@ ON_A_QUEUE = [
     ["get", "ordrs", "a"],
     ["forecast", "ordrs"],
     ["past", "ordrs"],
+    ["ended", "ordrs"],
     ["audit", "orders", "ordrs"],
     ["export", "ordrs"],
     ["resume", "ordrs"],

@@ -1,5 +1,6 @@
 """What the pages show and do not: limits, many queues, times, searches, unusual texts."""
 
+import asyncio
 import json
 import re
 from datetime import UTC, datetime, timedelta
@@ -13,12 +14,13 @@ import bide
 from bide.dashboard.access import Access
 from bide.dashboard.pages.messages import error_kind
 from bide.dashboard.reading import QUEUES
-from bide.lane.shared import open_lane
+from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Put
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_DEPTH
 from bide.model.message import Item
 from bide.observing.heartbeat import Busy, Report, put_report
+from bide.observing.recorder import Recorder
 from bide.server.access.tokens import Tokens
 from bide.testing import FakeClock
 from bide.worker.periodic.ticks import SCHEDULE_ID, ScheduleBody
@@ -81,6 +83,48 @@ def test_a_bar_of_the_forecast_leads_to_its_messages(stage: Stage, ann: Visitor)
         assert all(bar.startswith(found) for bar in bars)
         behind = "".join(ann.get(bar.replace("&amp;", "&")).text for bar in bars)
         assert sorted(re.findall(r">(in-\d+)</a>", behind)) == ["in-100", "in-30", "in-95"]
+
+
+def test_the_tab_of_acked_messages_says_why_it_is_empty(stage: Stage, ann: Visitor) -> None:
+    orders = stage.queue("orders")
+    orders.put(1, id="one")
+    orders.claim()[0].ack()
+    page = "/queue?queue=orders&state=acked"
+    empty = ann.get(page).text
+    assert "This queue keeps no acked messages." in empty
+    assert "bide set orders --keep 1d" in empty
+    assert "bide set orders --history 7d" in empty
+    orders.configure(keep="1d", history="1d")
+    stage.clock.advance(2)
+    assert "keeps no acked messages" not in ann.get(page).text
+    orders.put(1, id="two")
+    orders.claim()[0].ack()
+    kept = ann.get(page).text
+    assert ">two</a>" in kept
+    assert '<th scope="col">Ended</th>' in kept
+    assert "Expired messages are kept for a day." in ann.get(page.replace("acked", "expired")).text
+
+
+def test_a_page_has_the_past_and_the_times_of_the_visitor(stage: Stage, ann: Visitor) -> None:
+    orders = stage.queue("orders")
+    orders.put(1, delay="2h")
+    assert "No worker or server has recorded" in ann.get("/").text
+    stage.clock.advance(60 - stage.clock.now() % 60_000 / 1_000)
+    lane = open_lane(stage.url, stage.clock)
+    for _ in range(3):
+        asyncio.run(Recorder(lane.acall, stage.clock).record())
+        orders.put_many(range(4))
+        stage.clock.advance(60)
+    close_lane(lane)
+    for path in ("/?span=1h", "/queue?queue=orders&span=1h"):
+        utc = ann.get(path).text
+        assert "put: 4, done: 0, failed: 0" in utc
+        assert 'class="local"' not in utc
+        local = ann.get(path, cookie="bide_zone=Asia/Tokyo").text
+        assert local.count('class="local"') == utc.count("<g><text") > 3
+        assert "below them those of Asia/Tokyo" in local
+        for wrong in ("bide_zone=../../etc/passwd", "bide_zone=Nowhere/City", "bide_zone=UTC"):
+            assert 'class="local"' not in ann.get(path, cookie=wrong).text
 
 
 def test_a_queue_lists_its_messages_page_by_page(stage: Stage, ann: Visitor) -> None:

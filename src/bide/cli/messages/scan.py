@@ -6,9 +6,10 @@ from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.message_output import ROW, RUN_ROW, SCREEN_ROW, SCREEN_RUN_ROW, print_messages
 from bide.cli.option import MORE, SCREEN
-from bide.cli.output import Output
+from bide.cli.output import Output, warn
 from bide.cli.rules import words_of
 from bide.cli.store import CommandStore
+from bide.model.ended import why_not_kept
 from bide.model.message import STATES, State
 
 
@@ -38,7 +39,8 @@ def scan(
       bide scan mail --group order:42 --json | jq -r .id
       bide scan mail --repeats
     """
-    messages = store.existing(queue).scan(state, **rule)
+    scanned = store.existing(queue)
+    messages = scanned.scan(state, **rule)
     if repeats:
         messages = (message for message in messages if words_of(message))
     print_messages(
@@ -49,3 +51,7 @@ def scan(
         most=limit or (SCREEN if out.terminal else None),
         more="" if limit else f"{MORE}, 'bide counts {queue}' counts",
     )
+    if state == "acked":
+        counts = scanned.counts()
+        if (reason := why_not_kept(queue, state, counts.keep, counts.history)) is not None:
+            warn(reason)
