@@ -5,6 +5,7 @@ or per hour, that of the forecast per bar.
 """
 
 from collections.abc import Callable, Sequence
+from math import log
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -32,7 +33,7 @@ MOST_COLUMNS = 480
 LEAST_LATE, MOST_LATE = 1.0, 1_800_000.0
 """Milliseconds of lateness at the bottom and at the top of the strip, which is logarithmic."""
 
-SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
+MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 
 
 class Span(NamedTuple):
@@ -306,8 +307,6 @@ def late_height(slot: PastSlot) -> float:
         >>> late_height(PastSlot()), late_height(PastSlot(delivered=1, p50=None, p99=None))
         (0.0, 20.0)
     """
-    from math import log
-
     if not slot.delivered:
         return 0.0
     late = MOST_LATE if slot.p99 is None else min(MOST_LATE, max(LEAST_LATE, slot.p99))
@@ -323,6 +322,45 @@ Edges = Sequence[tuple[float, float]]
 """Where columns begin and end."""
 
 
+class _Step(NamedTuple):
+    """Columns beside each other that are equally high."""
+
+    start: float
+    end: float
+    height: float
+
+
+def _runs(edges: Edges, heights: Sequence[float | None]) -> list[list[_Step]]:
+    """Return columns as runs without a gap, each from step to step.
+
+    Example:
+        >>> [len(run) for run in _runs([(0, 1), (1, 2), (2, 3), (3, 4)], [5.0, 5.0, None, 7.0])]
+        [1, 1]
+    """
+    runs: list[list[_Step]] = []
+    is_after_gap = True
+    for (start, end), height in zip(edges, heights, strict=True):
+        if height is None:
+            is_after_gap = True
+            continue
+        if is_after_gap:
+            runs.append([])
+            is_after_gap = False
+        run = runs[-1]
+        if run and run[-1].height == height:
+            run[-1] = run[-1]._replace(end=end)
+        else:
+            run.append(_Step(start, end, height))
+    return runs
+
+
+def _top(run: Sequence[_Step], full: float) -> str:
+    """Return a path along the top of a run, after its first point; y counts from the top."""
+    first, *others = run
+    steps = "".join(f"H{step.start:g}V{full - step.height:g}" for step in others)
+    return f"{full - first.height:g}{steps}H{run[-1].end:g}"
+
+
 def _area(edges: Edges, heights: Sequence[float | None], full: float) -> str:
     """Return a path with the area below some columns; columns without a height are gaps.
 
@@ -330,25 +368,9 @@ def _area(edges: Edges, heights: Sequence[float | None], full: float) -> str:
         >>> _area([(0, 1), (1, 2), (2, 3)], [5.0, None, 7.0], 10)
         'M0,10V5H1V10ZM2,10V3H3V10Z'
     """
-    parts: list[str] = []
-    is_open = False
-    previous: float | None = None
-    end = 0.0
-    for (start, column_end), height in zip(edges, heights, strict=True):
-        if height is None:
-            if is_open:
-                parts.append(f"H{end:g}V{full:g}Z")
-            is_open, previous = False, None
-            continue
-        if not is_open:
-            parts.append(f"M{start:g},{full:g}V{full - height:g}")
-            is_open = True
-        elif height != previous:
-            parts.append(f"H{start:g}V{full - height:g}")
-        previous, end = height, column_end
-    if is_open:
-        parts.append(f"H{end:g}V{full:g}Z")
-    return "".join(parts)
+    return "".join(
+        f"M{run[0].start:g},{full:g}V{_top(run, full)}V{full:g}Z" for run in _runs(edges, heights)
+    )
 
 
 def _line(edges: Edges, heights: Sequence[float | None]) -> str:
@@ -358,15 +380,7 @@ def _line(edges: Edges, heights: Sequence[float | None]) -> str:
         >>> _line([(0, 1), (1, 2)], [0.0, 40.0])
         'M0,100H1V60H2'
     """
-    areas = _area(edges, heights, CHART_HEIGHT)
-    lines: list[str] = []
-    for area in areas.split("Z"):
-        if area:
-            begin, _, remaining = area.partition(",")
-            _, _, steps = remaining.partition("V")
-            top, h, more = steps.partition("H")
-            lines.append(f"{begin},{top}{h}{more.rpartition('V')[0]}")
-    return "".join(lines)
+    return "".join(f"M{run[0].start:g},{_top(run, CHART_HEIGHT)}" for run in _runs(edges, heights))
 
 
 def _part(slots: Slots, slot_ms: int, place: Place) -> PastPart | None:

@@ -103,8 +103,8 @@ class Recorder:
         minute, hour = slot_start(now, "minute"), slot_start(now, "hour")
         minute_before = minute - SLOT_MS["minute"]
         ids = [slot_id(minute, "minute"), slot_id(hour, "hour"), slot_id(minute_before, "minute")]
-        found = expect(Found, await self._ask(Find(PAST, ids)))
-        of_minute, of_hour, of_minute_before = found.messages
+        reply = expect(Found, await self._ask(Find(PAST, ids)))
+        of_minute, of_hour, of_minute_before = reply.messages
         if _is_of(of_minute, minute, "minute"):
             return now
         previous = record_in(of_minute_before, minute_before, "minute", lambda queue: True)

@@ -57,15 +57,15 @@ def past(
         lambda name: not queue or name == queue,
         takes_back=lambda: store.lane.capabilities.takes_back,
     )
-    record = store.run(steps)
-    if (reason := record.why_empty) is not None:
+    past_slots = store.run(steps)
+    if (reason := past_slots.why_empty) is not None:
         warn(f"nothing to show: {reason}")
     elif out.terminal:
-        _show(out, record, queue or "all queues")
+        _show(out, past_slots, queue or "all queues")
     else:
-        for number, slot in enumerate(record.slots):
+        for number, slot in enumerate(past_slots.slots):
             if slot is not None:
-                start = record.start + number * record.slot
+                start = past_slots.start + number * past_slots.slot
                 quantiles = ["" if ms is None else f"{ms:g}" for ms in (slot.p50, slot.p99)]
                 columns = [slot.put, slot.done, slot.failed, slot.cancelled, slot.expired]
                 columns += [slot.died, slot.delivered]
@@ -78,21 +78,21 @@ def _facts(start: int, slot: PastSlot) -> dict[str, object]:
     return {"start": start} | {name: getattr(slot, name) for name in names}
 
 
-def _show(out: Output, record: Past, name: str) -> None:
+def _show(out: Output, past_slots: Past, name: str) -> None:
     """Show a past as a table with a bar of what was done in each slot."""
-    known = [number for number, slot in enumerate(record.slots) if slot is not None]
+    known = [number for number, slot in enumerate(past_slots.slots) if slot is not None]
     first, last = known[0], known[-1]
-    slots = record.slots[first : last + 1]
+    slots = past_slots.slots[first : last + 1]
     done = sum(slot.done for slot in slots if slot is not None)
     failed = sum(slot.failed for slot in slots if slot is not None)
     out.text(
         (name, "bold"),
         (f"  {plural(done, 'message')} done, {plural(failed, 'attempt')} failed", "dim"),
     )
-    out.console.print(_table(record, first, slots))
+    out.console.print(_table(past_slots, first, slots))
 
 
-def _table(record: Past, first: int, slots: Sequence[PastSlot | None]) -> "Table":
+def _table(past_slots: Past, first: int, slots: Sequence[PastSlot | None]) -> "Table":
     """Return the table; slots in a row that nobody has recorded are one line."""
     from rich.bar import Bar
     from rich.table import Table
@@ -105,7 +105,7 @@ def _table(record: Past, first: int, slots: Sequence[PastSlot | None]) -> "Table
     table.add_column("", ratio=1)
     is_gap = False
     for number, slot in enumerate(slots, first):
-        start = (record.start + number * record.slot) / 1000
+        start = (past_slots.start + number * past_slots.slot) / 1000
         label = datetime.fromtimestamp(start).astimezone().strftime("%d %b %H:%M")
         if slot is not None:
             bar = Bar(most, 0, slot.done, color="green")
