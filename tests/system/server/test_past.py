@@ -123,6 +123,12 @@ def test_no_caller_reads_or_writes_the_record(make_scene: Any, make_token: Any) 
                 call()
 
 
+def test_it_is_listed_among_the_queues_of_nobody(make_scene: Any) -> None:
+    scene = make_scene()
+    scene.record()
+    assert scene.client.get("/v1/queues?prefix=bide:").json == {"queues": []}
+
+
 def test_it_counts_for_no_quota(make_scene: Any) -> None:
     scene = make_scene()
     scene.record()

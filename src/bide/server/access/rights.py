@@ -240,14 +240,14 @@ class Caller(msgspec.Struct, frozen=True):
     def own(self, full: str) -> str | None:
         """Return the caller's name of a queue, `None` if the caller may not see the queue.
 
-        Registers of workers are not listed among the queues of anyone.
+        Registers of workers, and the record of the past, are not listed among the queues of anyone.
 
         Args:
             full: the full name of the queue.
         """
         namespace, _, queue = full.rpartition("/")
         is_foreign = namespace == SERVER_NAMESPACE or self.namespace not in (None, namespace)
-        if is_foreign or InternalQueue.WORKERS.matches(queue):
+        if is_foreign or internal_queue(full) in (InternalQueue.WORKERS, InternalQueue.PAST):
             return None
         name = full if self.namespace is None else queue
         return name if self.sees(name) else None

@@ -65,9 +65,6 @@ _UNCOUNTED = (
 """Queues that count for no quota of queues and messages: reports of workers, declared settings,
 undo records, and who recovers a queue."""
 
-_FREE_OF_QUOTAS = (InternalQueue.DECLARED, InternalQueue.PAST)
-"""Queues of which the messages count for no quota although callers may see their names."""
-
 DECLARATION_SIZE = 2_048
 """The most bytes that the declared settings of a queue take, its name included."""
 
@@ -597,7 +594,7 @@ class Quotas:
             if internal is InternalQueue.UNDO:
                 is_wanted = records
             else:
-                is_wanted = internal not in _FREE_OF_QUOTAS and caller.own(name) is not None
+                is_wanted = internal is not InternalQueue.DECLARED and caller.own(name) is not None
             if is_wanted:
                 names.append(name)
         return names
