@@ -61,9 +61,14 @@ def renew(record: Record, command: Renew, place: int, facts: Facts) -> Change:
 def _ended_run(
     record: Record, how: Literal["dead", "expired", "ended"], facts: Facts, *, last: bool
 ) -> Change:
-    """End a message with a run that was not acked; `last`: as its rule says.
+    """End a message that repeats, with a run that was not acked.
 
-    Else somebody has cancelled it meanwhile, and a dead letter of the run was put before.
+    Args:
+        record: of the message.
+        how: the run ended.
+        facts: of the queue.
+        last: whether this was the last run of its rule. Otherwise the message was cancelled while
+            the run was leased; the client has already put a dead letter of the run if it failed.
     """
     if record.stopping is not None:
         return stopped(record, facts)
@@ -124,12 +129,12 @@ def retry(record: Record, command: RetryCommand, place: int, facts: Facts) -> Ch
         return stopped(record, facts)
     if command.release:
         return _returned(record, command, facts)
-    failure = failed(record, command.reason, facts.now, facts)
-    if failure.after is None or failure.after.state == "dead":
-        return failure
-    if failure.after.is_used_up:
-        return Change(record, ready(failure.after), ("retried",))
-    after = put_off(failure.after, facts.now + command.delay)
+    attempted = _attempted(record, command.reason, facts.now)
+    if _has_died(attempted):
+        return _died_attempting(record, attempted, facts)
+    if attempted.is_used_up:  # the next claim ends this run and plans the next one
+        return Change(record, ready(attempted), ("retried",))
+    after = put_off(attempted, facts.now + command.delay)
     return Change(record, after, ("retried",))
 
 
@@ -148,10 +153,11 @@ def bury(record: Record, command: BuryCommand, place: int, facts: Facts) -> Chan
     """Make the message a dead letter, or use up the attempts of its run."""
     if record.stopping is not None:
         return stopped(record, facts)
-    failure = failed(record, command.reason, facts.now, facts, final=True)
-    if failure.after is None or failure.after.state == "dead":
-        return failure
-    return Change(record, ready(failure.after), ("retried",))
+    attempted = _attempted(record, command.reason, facts.now)
+    if attempted.run is None:
+        return _died_attempting(record, attempted, facts)
+    used_up = replace(attempted, attempt=max(attempted.attempt, attempted.attempts))
+    return Change(record, ready(used_up), ("retried",))
 
 
 def extend(record: Record, command: Extend, place: int, facts: Facts) -> Change:
@@ -199,10 +205,10 @@ def release(record: Record, command: Release, place: int, facts: Facts) -> Chang
         return unchanged(record, facts.now)
     if record.stopping is not None:
         return stopped(record, facts)
-    failure = failed(record, command.reason, facts.now, facts)
-    if failure.after is None or failure.after.state == "dead":
-        return failure
-    return Change(record, ready(failure.after), ("retried",))
+    attempted = _attempted(record, command.reason, facts.now)
+    if _has_died(attempted):
+        return _died_attempting(record, attempted, facts)
+    return Change(record, ready(attempted), ("retried",))
 
 
 def lapse(record: Record, facts: Facts) -> list[Change]:
@@ -215,9 +221,11 @@ def lapse(record: Record, facts: Facts) -> list[Change]:
     if record.stopping is not None:
         change = stopped(record, facts)
     else:
-        change = failed(record, LAPSED, record.until, facts)
-    if change.after is not None and change.after.state == "leased":  # it has attempts left
-        change = Change(record, ready(change.after))
+        attempted = _attempted(record, LAPSED, record.until)
+        if _has_died(attempted):
+            change = _died_attempting(record, attempted, facts)
+        else:
+            change = Change(record, ready(attempted))
     counted = replace(change, counts=("lapsed", *change.counts))
     changes = settled(counted, facts)
     last_change = changes[-1]
@@ -227,29 +235,36 @@ def lapse(record: Record, facts: Facts) -> list[Change]:
     return changes
 
 
-def failed(
-    record: Record, reason: str, moment: int, facts: Facts, *, final: bool = False
-) -> Change:
-    """Count a failed attempt. If none is left, or it is `final`, the message is dead.
-
-    Else the record is still leased, with the failure: the caller of this says where it goes. One
-    that repeats never dies here: its attempts are used up, and who claims it makes a dead letter.
+def _attempted(record: Record, reason: str, moment: int) -> Record:
+    """Return a leased record with one more failed attempt; it is still leased.
 
     Args:
         record: of a leased message.
-        reason: of the failure.
-        moment: when it failed, in Unix milliseconds; of an expired lease that is before now.
-        facts: of the queue.
-        final: whether the message dies though it has attempts left.
+        reason: why the attempt failed.
+        moment: when it failed, in Unix milliseconds: before now if the lease has expired.
     """
-    attempted = with_failure(record, record.attempt + 1, reason, moment)
-    if record.run is not None:
-        used_up = replace(attempted, attempt=max(attempted.attempt, attempted.attempts))
-        return Change(record, used_up if final else attempted)
-    if not final and attempted.attempt < attempted.attempts:
-        return Change(record, attempted)
-    attempted = replace(attempted, since=None)  # the last failure has it
-    return replace(died(attempted, record.holder or "", facts), before=record)
+    return with_failure(record, record.attempt + 1, reason, moment)
+
+
+def _has_died(attempted: Record) -> bool:
+    """Return whether a failed attempt was the last one of its message.
+
+    A message that repeats does not die here. With all attempts used up it is ready: the next claim
+    puts a dead letter of this run and plans the next run.
+    """
+    return attempted.run is None and attempted.attempt >= attempted.attempts
+
+
+def _died_attempting(record: Record, attempted: Record, facts: Facts) -> Change:
+    """Make a dead letter of a message that was leased until its attempt failed.
+
+    Args:
+        record: in the store.
+        attempted: the same with the failed attempt.
+        facts: of the queue.
+    """
+    after = replace(attempted, since=None)  # the failure has the start of the attempt
+    return replace(died(after, record.holder or "", facts), before=record)
 
 
 def died(record: Record, by: str | None, facts: Facts) -> Change:
