@@ -35,7 +35,7 @@ def change_many(
     *,
     dry_run: bool,
     undoable: bool,
-    some: Callable[[], Iterable[Message]],
+    preview: Callable[[], Iterable[Message]],
     what: str = "message",
     where: str = "",
 ) -> bool:
@@ -50,7 +50,7 @@ def change_many(
             If it is `Cancelled`, what is stopping is printed as well.
         dry_run: whether they are only counted.
         undoable: whether it can be taken back.
-        some: returns the messages, the first of which a dry run shows to people.
+        preview: returns the messages, the first of which a dry run shows to people.
         what: the noun for the messages.
         where: text after the noun.
     """
@@ -81,7 +81,7 @@ def change_many(
     if out.terminal and "undo" in facts:
         hint = f"to take it back, within {option.MINUTES} minutes: "
         out.text((f"{hint}bide undo {queue} {facts['undo']}", "dim"))
-    if out.terminal and dry_run and (first := list(islice(some(), PREVIEW_COUNT))):
+    if out.terminal and dry_run and (first := list(islice(preview(), PREVIEW_COUNT))):
         print_messages(out, first)
     return count > 0 or bool(stopping)
 
@@ -107,7 +107,7 @@ def purge_state(
         condition = " from before that time" if before is not None else ""
         confirm(f"Delete {messages} of {queue}{condition} permanently?", total)
 
-    def some() -> Iterable[Message]:
+    def messages_of_state() -> Iterable[Message]:
         return (
             message
             for message in orders.scan(state)
@@ -123,7 +123,7 @@ def purge_state(
         lambda **how: orders.purge(state=state, before=before, **how),
         dry_run=dry_run,
         undoable=undoable,
-        some=some,
+        preview=messages_of_state,
         what=f"{state} message",
     )
 

@@ -207,11 +207,14 @@ def read_hours(text: str) -> str:
         raise click.BadParameter(str(error).removeprefix("window=")) from None
 
 
-def read_holidays(text: str) -> "list[str] | str":
-    """Read holidays: dates with commas between them, or the path of a calendar file.
+def read_holidays(text: str) -> list[str]:
+    """Return holidays as dates such as "2026-12-25".
+
+    Args:
+        text: dates with commas between them, or the path of a calendar file.
 
     Raises:
-        click.BadParameter: they are none.
+        click.BadParameter: a date does not exist, or the file cannot be read.
     """
     from bide.model.window import Window
 

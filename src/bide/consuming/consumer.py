@@ -412,18 +412,23 @@ class Consumer(Claimer):
         self._release([Handling(m, token, now, handler, self._state) for m in reply.messages])
 
     def _begin(self, handling: Handling, now: float) -> None:
+        """Start the handler of a delivery.
+
+        It may have to wait: a suspect until the other suspects are released, and a message of which
+        an earlier delivery still runs here until that one is stopped.
+        """
         handling.began, handling.clock = now, self._clock
         handling.reports_to(self._reported)
         self.late_causes.begun.append(handling)
         self.running[handling] = None
         earlier = self._newest.get(handling.id)
         self._newest[handling.id] = handling
-        before = self._crash_isolation.before(handling)
+        wait_to_start = self._crash_isolation.wait_of(handling)
         if earlier is None:
             self._start_timers(handling)
         else:
-            before = partial(self._stopped, handling, earlier, before)
-        self._run.start(handling, before)
+            wait_to_start = partial(self._stop_earlier, handling, earlier, wait_to_start)
+        self._run.start(handling, wait_to_start)
 
     def _start_timers(self, handling: Handling) -> None:
         """Start the timers of the handler's timeout and of its warning, if it has them."""
@@ -443,16 +448,21 @@ class Consumer(Claimer):
             )
             handling.timers += (self._clock.call_later(self._loop, handler.warn_after, warn),)
 
-    async def _stopped(
+    async def _stop_earlier(
         self,
         handling: Handling,
         earlier: Handling,
-        before: Callable[[], Awaitable[None]] | None,
+        wait_to_start: Callable[[], Awaitable[None]] | None,
     ) -> None:
         """Stop an earlier run of the same message, whose lease was ended elsewhere.
 
         An async handler is cancelled. A plain one that does not check `delivery.lost` cannot be
         stopped: `CLEANUP` seconds later the next run goes on beside it.
+
+        Args:
+            handling: the delivery that starts after this.
+            earlier: the delivery to stop.
+            wait_to_start: what `handling` has to wait for after that; `None`: nothing.
         """
         if not earlier.outcome_ignored:
             self._lose([earlier], "the message was released, and is claimed here again")
@@ -463,8 +473,8 @@ class Consumer(Claimer):
             await to_the_end(wait)  # a run that ends sooner would let a third one begin
         handling.began = self._clock.monotonic()
         self._start_timers(handling)
-        if before is not None:
-            await before()
+        if wait_to_start is not None:
+            await wait_to_start()
 
     async def _until_ended(self, handling: Handling) -> None:
         """Wait until a handler has returned or raised."""

@@ -190,6 +190,7 @@ def make_handler(
             )
 
     def call(handling: Handling) -> Any:
+        """Call the function with the parts of a delivery that it takes, if it is still wanted."""
         body = body_of(handling)
         if still_wanted is not None:
             wanted = still_wanted(*_arguments(order_of_check, body, handling))
@@ -200,6 +201,7 @@ def make_handler(
         return function(*_arguments(order, body, handling))
 
     async def call_with_await(handling: Handling) -> Any:
+        """Do the same for an async function whose `still_wanted` must be awaited first."""
         body = body_of(handling)
         if still_wanted is not None:
             wanted = await still_wanted(*_arguments(order_of_check, body, handling))

@@ -71,8 +71,8 @@ class CrashIsolation:
         if self._suspect is handling:
             self._suspect = None
 
-    def before(self, handling: Handling) -> Callable[[], Awaitable[None]] | None:
-        """Return what a delivery waits for before it starts: `None` if it is no suspect."""
+    def wait_of(self, handling: Handling) -> Callable[[], Awaitable[None]] | None:
+        """Return what a delivery must await before it starts; `None`: it is not the suspect."""
         return self._others_released if self._suspect is handling else None
 
     async def _others_released(self) -> None:

@@ -103,6 +103,7 @@ def causes_of(late: Sequence[Waited], blocks: Sequence[Block] = ()) -> dict[str,
 
 
 def _waited(handling: Handling) -> Waited:
+    """Return the times between which a delivery waited, in the order of `Waited`."""
     message, claimed = handling.message, handling.claimed
     planned = retried = message.due
     if message.failures:

@@ -38,10 +38,10 @@ _decode_body = msgspec.json.Decoder(TaskBody).decode
 
 
 def task_body(data: bytes) -> TaskBody:
-    """Return the call of a task that JSON is.
+    """Decode the body of a message as the call of a task.
 
     Raises:
-        Unfit: it is none.
+        Unfit: the body is not the call of a task.
     """
     try:
         return _decode_body(data)
@@ -292,7 +292,7 @@ class Parameters:
         return arguments
 
     def _fits(self, data: bytes) -> bool:
-        """Tell whether a call can be decoded at once."""
+        """Tell whether one decoder accepts a whole call: the quick way, without an error text."""
         if self._decode_call is None or self._not_of_msgspec:
             return False
         try:

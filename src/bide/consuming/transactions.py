@@ -66,7 +66,7 @@ def _give_connection(handling: Handling, connection: object) -> None:
     """Give a delivery the connection of its transaction.
 
     Raises:
-        TypeError: there is none.
+        TypeError: the user's context manager has yielded `None`.
     """
     if connection is None:
         raise TypeError(

@@ -186,7 +186,7 @@ async def _chosen(view: PageView, ids: list[str]) -> tuple[list[str], cmd.Where 
     """Return the messages that a form is about: their ids, or a rule.
 
     Raises:
-        PageRefused: it is about none.
+        PageRefused: the form names no messages and no rule.
     """
     where = rule_of(view)
     if view.request.get("by") and where is None:
@@ -289,13 +289,14 @@ async def _question(
 
 
 async def _ids_of_kind(view: PageView) -> list[str]:
-    """Return the ids of the dead letters of one kind of error, or of all.
+    """Return the ids of the dead letters of a queue: of one kind of error, or all.
 
-    Those that died after the question was asked are left out.
+    The form shows how many there are. Dead letters since then are left out, so that the action
+    changes no more than the visitor has seen.
     """
     full_name, kind = view.queue(), view.request.get("kind")
-    asked_at = view.request.number("until")  # see `_question`
-    until = view.now if asked_at is None else asked_at
+    shown_at = view.request.number("until")  # see `_question`
+    until = view.now if shown_at is None else shown_at
     return [
         letter.id
         async for letter in letters(view.store, full_name, MOST_CHANGED)
@@ -508,19 +509,24 @@ async def _of_runs(
 
 
 async def _copy(view: PageView, ids: list[str]) -> Result:
-    """Put a message again, under another id; a copy does not repeat, and keeps the window."""
+    """Put a copy of a message under another id. It does not repeat, and keeps the window.
+
+    If the window is closed when the copy would be due, it is due when the window opens.
+    """
     full_name, copy_id = view.queue(), view.request.get("new")
     new_time = _rescheduling(view, "0s")
     original = await _message(view, ids[0])
     rule = TimeRule(window=original.window)
-    moment = view.now + new_time.delay if new_time.at is None else new_time.at
-    opening = rule.opening(moment)
+    wanted_due = view.now + new_time.delay if new_time.at is None else new_time.at
+    opening = rule.opening(wanted_due)
+    # An open window leaves a delay a delay, which the store counts by its own clock.
+    at = new_time.at if opening == wanted_due else opening
     item = msgspec.structs.replace(
         original.as_item((), None),
         id=check_name(copy_id) if copy_id else new_id(),
         created=None,
-        at=new_time.at if opening == moment else opening,
-        delay=new_time.delay,
+        at=at,
+        delay=new_time.delay,  # without effect if `at` is set
         attempt=0,
         rule=rule.text,
         run=None,
@@ -551,6 +557,7 @@ async def _delete(view: PageView, _: list[str]) -> Result:
 
 
 async def _subscription(view: PageView, _: list[str]) -> Result:
+    """Pause a subscription, or resume it."""
     namespace, name = view.access.namespace, view.request.get("name")
     name = name if namespace is None else f"{namespace}/{name}"
     records = view.store.records
@@ -565,6 +572,7 @@ async def _subscription(view: PageView, _: list[str]) -> Result:
 
 
 async def _audit(view: PageView, _: list[str]) -> Result:
+    """Count the messages of a queue anew, and show whether the sums agree."""
     full_name = view.queue()
     counts = await view.store.recent.get(
         ("audit", full_name),

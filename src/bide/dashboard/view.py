@@ -311,6 +311,6 @@ class PageView:
             A context in which to execute the command: until then, others leave it room.
 
         Raises:
-            Problem: it is.
+            Problem: the command is beyond a quota.
         """
         return nullcontext() if self.quotas is None else await self.quotas(self.access, command)

@@ -188,6 +188,15 @@ def _offered() -> dict[str, str]:
 
 
 def _load(target: str, scheme: str) -> FromUrl:
+    """Import the function that makes the engine of a scheme.
+
+    Args:
+        target: its module and name, with a colon between them.
+        scheme: of the URL, for the error.
+
+    Raises:
+        InvalidArgument: a package that the engine needs is not installed.
+    """
     module, _, name = target.partition(":")
     try:
         function: FromUrl = getattr(importlib.import_module(module), name)

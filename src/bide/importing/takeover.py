@@ -175,9 +175,9 @@ class _Run:
     result: TakenOver = field(default_factory=TakenOver)
 
     def count(self) -> None:
-        """Count what a run would move."""
+        """Count what a run would move: what an interrupted run left, and what is in the source."""
         self.result.finished = len(self.transit.left())
-        self.result.stored = self.result.finished
+        self.result.stored = self.result.finished  # `stored` includes `finished`
         for place in self.source.places():
             skip = 0  # how many elements of the place were read
             while page := self._page(place, skip):

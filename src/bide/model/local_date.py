@@ -120,7 +120,7 @@ def _naive(at: object) -> datetime:
     """Return the date and time that a user gives, without a zone.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: it is missing, no date, or has a zone.
     """
     example = "write at='2027-03-28 09:00', timezone='Europe/Paris'"
     if at is None:

@@ -145,7 +145,7 @@ def plan_of(value: Any, what: str = "overdue") -> Recovery:
         what: the name of the argument, for the error.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: the text, or the type of the value, is not that of a plan.
 
     Example:
         >>> plan_of("rate 100/s, fresh first")

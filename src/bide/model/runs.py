@@ -63,10 +63,10 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, text: str) -> "Run":
-        """Return the run of a text.
+        """Return the run that a text describes.
 
         Raises:
-            InvalidArgument: it is none.
+            InvalidArgument: the text does not describe a run.
         """
         return _run_of(text)
 

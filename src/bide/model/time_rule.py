@@ -163,10 +163,10 @@ def window_of(text: str | None) -> Window | None:
 
 
 def checked_window(window: object) -> Window:
-    """Return a window that a user gives.
+    """Return an argument as the `Window` that it must be.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: it has another type.
     """
     if not isinstance(window, Window):
         raise InvalidArgument(

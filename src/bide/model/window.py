@@ -499,7 +499,7 @@ class WindowText(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
         """The window.
 
         Raises:
-            InvalidArgument: there is none such, or its time zone is not known here.
+            InvalidArgument: the text is not that of a window, or its time zone is not known here.
         """
         try:
             holidays = _holidays_of(self.holidays)

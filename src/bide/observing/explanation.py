@@ -202,6 +202,7 @@ class Explanation(msgspec.Struct, frozen=True):
         yield clause, {"date": planned.local.date, **values}
 
     def _delayed(self) -> Cause:
+        """Return why a message is not due yet: held, put so, given back, or retried."""
         facts = self.facts
         if (run := self.run) is not None and run.status == "held":
             return Cause("held", "held", {})
@@ -251,6 +252,11 @@ class Explanation(msgspec.Struct, frozen=True):
             yield Cause("used-up", f"used-up{last}", self._failure())
 
     def _ready(self) -> Iterator[Cause]:
+        """Yield why a message that is due is not delivered yet, the strongest cause first.
+
+        Those are: a pause, a limit, a subscription that sends nothing, a closed window, workers, a
+        run that the next claim will replace, an earlier failure, and the messages before it.
+        """
         facts = self.facts
         pause = facts.pauses[-1] if facts.pauses else Pause(0, 0)  # one that is over
         is_paused = pause.lasts(facts.now)
@@ -300,6 +306,7 @@ class Explanation(msgspec.Struct, frozen=True):
         return bool(self.facts.workers) and not self.facts.subscriptions
 
     def _limit(self, limited: Limited) -> Cause:
+        """Return which limit holds the message back, and until when if that is known."""
         clause = limited.by.replace("_", " ")
         values: dict[str, Any] = {"running": limited.running}
         if limited.until is None:  # a limit of running messages, not a rate
@@ -309,6 +316,7 @@ class Explanation(msgspec.Struct, frozen=True):
         return Cause("limit", clause, {"rate": rate, **remaining, **values})
 
     def _workers(self) -> Iterator[Cause]:
+        """Yield that no worker serves the queue, or that all that are open have no free place."""
         workers = self.facts.workers
         if workers is not None and not workers:
             yield Cause("no-worker", "no-worker", {})
@@ -339,6 +347,7 @@ class Explanation(msgspec.Struct, frozen=True):
         yield Cause("handler-window", "handler-window", values)
 
     def _leased(self) -> Cause:
+        """Return who holds the message, or what follows now that its lease is over."""
         facts = self.facts
         assert facts.until is not None
         values: dict[str, Any] = {

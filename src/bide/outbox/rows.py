@@ -270,7 +270,11 @@ def pending(command: cmd.Command) -> Reply:
 
 
 def _split(commands: Sequence[cmd.Command]) -> Iterator[tuple[str, str, str]]:
-    """Yield commands as rows: queue, id and text, one for each message."""
+    """Yield commands as rows: queue, id and JSON.
+
+    A put, cancel or reschedule of several messages becomes one row for each. Any other command,
+    such as one for a group, is one row with an empty id.
+    """
     for command in commands:
         parts: list[tuple[str, cmd.Command]]
         match command:

@@ -225,9 +225,9 @@ class AsyncQueue(BaseQueue):
         if not self._users:
             raise self._was_closed()
         lane = self._lane
-        if self._unset is not None and not command.only_reads:
-            await lane.acall(self._unset, self)
-            self._unset = None
+        if self._unsent_settings is not None and not command.only_reads:
+            await lane.acall(self._unsent_settings, self)
+            self._unsent_settings = None
         if type(command) is Put and spans.are_possible():
             with spans.sending(command) as traced_command:
                 reply = await lane.acall(traced_command, self)

@@ -136,10 +136,10 @@ def check_latest(items: Sequence[Item], on_conflict: str, if_version: str | None
 
 
 def check_state(state: str) -> State:
-    """Return a valid state.
+    """Return a text as the state that it names.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: no state has this name.
     """
     if state not in STATES:
         raise InvalidArgument(f"state={state!r} is none of {', '.join(STATES)}")
@@ -198,7 +198,7 @@ def progress_of(done: float, of: float | None = None, text: str = "") -> Progres
     """Return a report, checked.
 
     Raises:
-        InvalidArgument: a number is none, or not finite; or the text is no text.
+        InvalidArgument: `done` or `of` is not a finite number, or `text` is not a `str`.
     """
     for name, value in (("done", done), ("of", of)):
         if name == "of" and value is None:

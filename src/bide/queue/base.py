@@ -85,8 +85,8 @@ class BaseQueue:
     def _use(self, lane: Lane) -> None:
         """Use a store, which may not have the settings of this queue yet."""
         self._lane = lane
-        self._unset = self._settings
-        """The settings that are to be sent before the first change; `None`: they were."""
+        self._unsent_settings = self._settings
+        """The command that is sent before the first change; `None`: it was, or sets nothing."""
 
     @property
     def _clock(self) -> Clock:
@@ -117,9 +117,9 @@ class BaseQueue:
         return not self._users
 
     def _guest(self, command: Command, within: object) -> Guest | None:
-        """Return who carries out a command on the user's connection.
+        """Return what executes a command on the user's connection: the store, or the outbox.
 
-        `None` in the store of a test, which knows no connections: the command is executed at once.
+        `None` in the store of a test, which has no connections: the command is executed at once.
         """
         if not self._users:
             raise self._was_closed()
@@ -134,10 +134,11 @@ class BaseQueue:
         return self._outbox(command, within) if guest is None else guest
 
     def _outbox(self, command: Command, within: object) -> Guest:
-        """Return who writes a command to the outbox in the user's database.
+        """Return what writes a command to the outbox in the user's database.
 
         Raises:
-            Unsupported: it settles a delivery, whose lease may be over when it is read.
+            Unsupported: the command settles a delivery. The lease may be over when the forwarder
+                reads it.
         """
         from bide.outbox.rows import outbox  # here: most programs need none
         from bide.within import dialect_of
@@ -152,10 +153,14 @@ class BaseQueue:
 
     @contextmanager
     def _joining(self, command: Command) -> Iterator[list[Command]]:
-        """Yield the commands to carry out in the user's transaction; the last is the one given."""
+        """Yield the commands to execute in the user's transaction: settings, then the given one.
+
+        A put has the trace of the caller in it.
+        """
         commands: list[Command] = []
-        if self._unset is not None and not isinstance(command, SETTLES):
-            commands.append(self._unset)  # `_unset` stays: this transaction may be rolled back
+        if self._unsent_settings is not None and not isinstance(command, SETTLES):
+            # They count as unsent after this, too: the transaction may be rolled back.
+            commands.append(self._unsent_settings)
         if type(command) is Put:
             with spans.sending(command) as traced_command:
                 yield [*commands, traced_command]
@@ -171,7 +176,7 @@ class BaseQueue:
         return Closed(f"queue {self.name!r} was closed; make a new one to go on")
 
     def _close(self) -> None:
-        """Close the queue, unless it is; the last user of a lane closes that, too."""
+        """Close the queue if it is open; the last queue of a lane closes the lane as well."""
         notice_fork()
         refuse_to_wait()
         try:

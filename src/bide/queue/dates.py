@@ -1,4 +1,8 @@
-"""Changes that give messages a local date: what else their rules say stays, so they are read."""
+"""Changes that give messages a local date.
+
+The other parts of their rules stay. So the messages are read first, and changed if they are still
+the versions that were read.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +26,7 @@ def date_of(delay: Any, at: Any, timezone: Any) -> PlannedDate:
     """Return the date of a change, as a user gives it.
 
     Raises:
-        InvalidArgument: it is none, or a delay is given as well.
+        InvalidArgument: `at` is not a local date, or a delay is given as well.
     """
     if delay is not None:
         raise InvalidArgument("delay= and timezone= cannot be combined: give at=, the local date")
@@ -30,10 +34,13 @@ def date_of(delay: Any, at: Any, timezone: Any) -> PlannedDate:
 
 
 def check_alone(**given: bool) -> None:
-    """Check that nothing is given that does not go with a local date.
+    """Check that no argument is given that cannot be combined with a local date.
+
+    Args:
+        given: for each of these arguments, whether it is given.
 
     Raises:
-        InvalidArgument: something is.
+        InvalidArgument: one of them is given.
     """
     for name, is_given in given.items():
         if is_given:
@@ -43,33 +50,40 @@ def check_alone(**given: bool) -> None:
 
 
 def dating(command: Reschedule | Edit, date: PlannedDate) -> Steps[Outcome]:
-    """Change one message, which is then due on a date, if it does not repeat.
+    """Let one message be due on a date, and make the other changes of the command.
 
-    A run of a message that repeats is moved to the instant: the rule of the message stays.
+    Of a message that repeats, only the next run moves, to the instant of the date; its rule stays.
+
+    The message is read, and changed only if it is still the one that was read. Otherwise both are
+    repeated.
 
     Args:
         command: the change, with the instant of the date.
         date: the date.
     """
-    tries = TRIES
-    while True:
+    for tries_left in reversed(range(TRIES)):
         lookup: Found = yield Find(command.queue, command.ids)
         (message,) = lookup.messages
         dated = command if message is None else with_new_date(command, message, date)
         reply: Outcomes = yield dated
         (outcome,) = reply.outcomes
-        tries -= 1
-        # What waits and was not changed is another one than was read, unless the caller has said
-        # which one it must be.
-        is_another = not outcome.done and outcome.state in ("delayed", "ready")
-        if not is_another or command.if_version is not None or dated is command or not tries:
-            return command.answered(outcome)
+        may_have_changed = not outcome.done and outcome.state in ("delayed", "ready")
+        # Only the version that `with_new_date` adds is worth another try: the caller's own
+        # conditions fail again.
+        added_version = dated is not command and command.if_version is None
+        if not (may_have_changed and added_version and tries_left):
+            break
+    return command.answered(outcome)
 
 
 def with_new_date(
     command: Reschedule | Edit, message: Message, date: PlannedDate
 ) -> Reschedule | Edit:
-    """Return the command that gives a message a date, unless the message has changed meanwhile."""
+    """Return the command that gives a message a date if it is still the version that was read.
+
+    Returns the command as it is for a message that repeats, or that is not due when the caller
+    says: there is no rule to change.
+    """
     if message.repeats or getattr(command, "if_due", None) not in (None, message.due):
         return command
     rule = with_date(message.rule, date)
@@ -85,7 +99,7 @@ def with_new_date(
 
 
 def dating_all(command: Reschedule, first: Scan, date: PlannedDate) -> Steps[int]:
-    """Let what no worker holds of a scan be due on a date; return how many were changed."""
+    """Let the messages of a scan that no worker holds be due on a date; return how many."""
     scan: Scan | None = first
     count = 0
     while scan is not None:
@@ -102,9 +116,9 @@ def _new_time(message: Message, date: PlannedDate) -> NewTime:
 
 
 def dating_page(command: Reschedule, messages: Sequence[Message], date: PlannedDate) -> Steps[int]:
-    """Let those of some messages be due on a date that no worker holds; return how many were.
+    """Let messages be due on a date; return how many were changed.
 
-    A message that is held waits for a person, whatever is done to its group.
+    Messages that a worker holds or that `Queue.hold` has stopped are left as they are.
     """
     waiting = [
         message

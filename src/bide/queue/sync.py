@@ -1246,9 +1246,9 @@ class Queue(BaseQueue):
                 "bide.AsyncQueue here (the same methods, with await), or of a task: await aput(...)"
             )
         lane = self._lane
-        if self._unset is not None and not command.only_reads:
-            lane.call(self._unset, self)
-            self._unset = None
+        if self._unsent_settings is not None and not command.only_reads:
+            lane.call(self._unsent_settings, self)
+            self._unsent_settings = None
         if type(command) is Put and spans.are_possible():
             with spans.sending(command) as traced_command:
                 reply = lane.call(traced_command, self)

@@ -95,7 +95,7 @@ class RepeatRule(RequestModel):
         """The rule.
 
         Raises:
-            Problem: it is none.
+            Problem: the fields do not make a valid rule.
         """
         with within("repeat"), naming_server():
             return repeat(
@@ -137,7 +137,7 @@ class WindowHours(RequestModel):
         """The window.
 
         Raises:
-            Problem: it is none.
+            Problem: the fields do not make a valid window.
         """
         with within("window"), naming_server():
             return Window(self.hours, self.timezone, self.holidays)

@@ -222,7 +222,10 @@ class Pusher:
         return await self.records.change(wanted.name, **fields) or subscription
 
     async def _refresh(self) -> None:
-        """Read the subscriptions and what other servers say; start, change and end workers."""
+        """Read the subscriptions and what other servers say; start, change and end workers.
+
+        Each intake needs a subscription that publishes its messages: it is stored first.
+        """
         for intake in self.intakes:
             if intake not in self._intake_tasks:
                 self._intake_tasks[intake] = background("bide-intake", intake.run)
@@ -230,15 +233,15 @@ class Pusher:
             subscription.name: subscription for subscription in await self.records.listed()
         }
         while self._unsubscribed:
-            subscription = await self._subscribe_intake(self._unsubscribed[-1], subscriptions)
-            subscriptions[subscription.name] = subscription
-            # Only now: if the store fails, it is tried again with the next look.
+            wanted = self._unsubscribed[-1]
+            subscriptions[wanted.name] = await self._subscribe_intake(wanted, subscriptions)
+            # Only now: if the store fails, the next call of `_refresh` tries again.
             self._unsubscribed.pop()
         circuits = await self.records.peers.circuits() if subscriptions else {}
         if subscriptions and self._clock.monotonic() - self._present_at >= SEEN:
             await self._show_presence()
         self._end_outdated(subscriptions)
-        if self._rabbitmq is not None:
+        if self._rabbitmq is not None:  # it closes the connections to all other brokers
             self._rabbitmq.keep(subscription.url for subscription in subscriptions.values())
         await self._follow(subscriptions, circuits)
 

@@ -305,6 +305,12 @@ class ManualWorker(_Worker[list[Handled]]):
             self._loop.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the worker's own loop.
+
+        Raises:
+            WrongContext: a loop runs in this thread already.
+            Closed: the worker was closed.
+        """
         if asyncio._get_running_loop() is not None:
             work.close()
             raise WrongContext(

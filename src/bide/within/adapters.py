@@ -137,6 +137,7 @@ def _check_psycopg(connection: Any) -> None:
 async def _asyncpg(
     connection: Any, guest: Guest, commands: Sequence[Command], now: int | None
 ) -> list[Reply]:
+    """Execute commands in the open transaction of a connection of asyncpg."""
     from asyncpg import InterfaceError
 
     try:
@@ -156,6 +157,10 @@ async def _asyncpg(
 def _sqlite3(
     connection: sqlite3.Connection, guest: Guest, commands: Sequence[Command], now: int | None
 ) -> list[Reply]:
+    """Execute commands in the transaction of a connection of sqlite3, begun here if need be.
+
+    The user's factories of rows and texts are put aside meanwhile.
+    """
     try:
         begins = _begins(connection, 'execute("BEGIN")')
     except sqlite3.ProgrammingError as error:
@@ -176,10 +181,10 @@ def _sqlite3(
 
 
 def _begins(driver: Any, fix: str) -> bool:
-    """Return whether a transaction of sqlite3 has to be begun, as the driver does before a change.
+    """Return whether bide must begin the transaction, as the driver does before a change.
 
     Raises:
-        WrongConnection: there is none, and it would begin none.
+        WrongConnection: no transaction is open, and the driver is set to begin none.
     """
     if driver.in_transaction:
         return False
@@ -193,6 +198,7 @@ def _begins(driver: Any, fix: str) -> bool:
 def _django(
     connection: Any, guest: Guest, commands: Sequence[Command], now: int | None
 ) -> list[Reply]:
+    """Execute commands in a block of `atomic`, or where the user has switched autocommit off."""
     if connection.needs_rollback:  # a block within it has failed
         raise aborted()
     if not connection.in_atomic_block and connection.get_autocommit():
@@ -207,6 +213,11 @@ def _django(
 def _sqlalchemy(
     connection_or_session: Any, guest: Guest, commands: Sequence[Command], now: int | None
 ) -> list[Reply]:
+    """Execute commands in the transaction of a connection or session of SQLAlchemy.
+
+    SQLAlchemy begins it at the first statement. With SQLite the commands run on the connection of
+    the driver; with PostgreSQL they are one statement of SQLAlchemy.
+    """
     from sqlalchemy.engine import Connection
     from sqlalchemy.exc import PendingRollbackError
 

@@ -100,7 +100,7 @@ def cancel(
         lambda **how: orders.cancel(**rule_and_running, **how),
         dry_run=dry_run,
         undoable=undoable,
-        some=lambda: waiting(orders, rule, running=running),
+        preview=lambda: waiting(orders, rule, running=running),
     )
 
 

@@ -76,5 +76,5 @@ def reschedule(
         lambda **how: orders.reschedule(**when, **rule, **how),
         dry_run=dry_run,
         undoable=undoable,
-        some=lambda: waiting(orders, rule),
+        preview=lambda: waiting(orders, rule),
     )

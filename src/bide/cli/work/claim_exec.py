@@ -218,6 +218,7 @@ class CommandConsumer(Consumer):
         await asyncio.sleep(FAREWELL)
 
     def _report(self, handling: Handling, code: int) -> None:
+        """Note the outcome of a delivery, for the exit code; with `--json` print it as a line."""
         self.results.add(handling.outcome)
         if self._out.as_json:
             self._out.json(

@@ -136,7 +136,7 @@ def change_letters(
         run,
         dry_run=dry_run,
         undoable=undoable,
-        some=lambda: letters.of(orders),
+        preview=lambda: letters.of(orders),
         what=LETTER,
         where=f" of {queue}",
     )

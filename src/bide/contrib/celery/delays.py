@@ -410,10 +410,11 @@ def _confirms(connection: Any) -> bool:
 
 
 def _expiration(headers: dict[str, Any]) -> dict[str, float | None]:
-    """Return the seconds that a task may stay on the broker, counted from now.
+    """Return the property `expiration`: how many seconds a task may stay on the broker from now.
 
-    A task that has expired already is published without: Celery's worker discards it, stores its
-    state and sends its signal, which a broker that drops a message does not.
+    Returns no property if the task does not expire. If it has expired already, the property is
+    `None`, so the broker does not drop it: then Celery's worker discards it, stores its state and
+    sends its signal.
     """
     if not headers.get("expires"):
         return {}

@@ -125,6 +125,7 @@ class MemoryQueue:
             self._apply(change)
 
     def _apply(self, change: Change) -> None:
+        """Store one change: the record, the counters, the ends, and what a scan must be told."""
         before, after = change.before, change.after
         if before is None and after is not None:
             self._add(after)
@@ -385,6 +386,13 @@ class MemoryQueue:
                     yield record, str(Position(index, rank, seq, begin.since))
 
     def _phase(self, phase: Phase, after: Position, where: Where | None) -> Iterator[Place]:
+        """Return the records of one phase of a scan, in its order, behind a position.
+
+        Args:
+            phase: of the scan.
+            after: the last position that the caller has got.
+            where: of the command; only some phases use it to find their records sooner.
+        """
         low, since = (after.rank, after.seq + 1), after.since or 0
         if phase.state == "returned":  # as they were put: an order that no return changes
             ids = {id for number, id in self.returns if number > since and id in self.records}

@@ -12,7 +12,7 @@ from bide.engines.postgres.arrays import integers, texts
 from bide.engines.postgres.batch import PostgresBatch
 from bide.engines.postgres.connection import Argument
 from bide.engines.postgres.constants import OUTCOME_STATES
-from bide.engines.postgres.putting import only_puts, outcome, puts, some
+from bide.engines.postgres.putting import only_puts, outcome, puts, unless_default
 from bide.engines.postgres.reading import (
     FOREVER,
     claim,
@@ -186,7 +186,7 @@ def _change(batch: PostgresBatch, verb: str, command: Any, *, edit: object = Non
 def _next_runs(command: Any) -> dict[str, Argument]:
     """Return when messages are due next, as arguments that only a renew and a postponement have."""
     if isinstance(command, cmd.Postpone):
-        if_dues = some(command.if_dues, None, integers)
+        if_dues = unless_default(command.if_dues, None, integers)
         return {"next": integers(command.dues), "if_dues": if_dues}
     if not isinstance(command, cmd.Renew):
         return {}
@@ -358,7 +358,7 @@ def _configure(batch: PostgresBatch, command: cmd.Configure) -> Reply:
         history=command.history,
         result_ttl=command.result_ttl,
         overdue=command.overdue,
-        limits=some(limits, None, integers),
+        limits=unless_default(limits, None, integers),
         until=command.paused_until,
         lasting=command.paused_for,
     )

@@ -38,7 +38,7 @@ def put_one(batch: PostgresBatch, commands: Sequence[cmd.Command]) -> list[Reply
     (item,) = command.items
     if item.died is not None or item.created is not None or item.attempt or item.failures:
         return None  # it has a past: an import or a move puts it
-    of_rule = {} if item.rule is None else {"rule": item.rule, "run": item.run}
+    rule_fields = {} if item.rule is None else {"rule": item.rule, "run": item.run}
     ((moment, lsn),) = batch.call(
         "_put_one",
         command.queue,
@@ -54,7 +54,7 @@ def put_one(batch: PostgresBatch, commands: Sequence[cmd.Command]) -> list[Reply
         group=item.group,
         headers=None if item.headers is None else batch.json(item.headers),
         **batch.identity,
-        **of_rule,
+        **rule_fields,
     )
     if moment is None:  # the queue is new, the id exists, ...: `_put` has to decide
         return None
@@ -118,53 +118,55 @@ def _put(
     return put_outcomes(items, rows)
 
 
-def some(values: list[Any], default: Any, array: Callable[[list[Any]], bytes]) -> bytes | None:
-    """Return values as an array, made by the function; `None` if all are the default."""
-    return None if values.count(default) == len(values) else array(values)
+def unless_default(
+    values: list[Any], default: Any, as_array: Callable[[list[Any]], bytes]
+) -> bytes | None:
+    """Return values as an array; `None` if all are the default, which then need not be sent."""
+    return None if values.count(default) == len(values) else as_array(values)
 
 
 def _columns(batch: PostgresBatch, items: Sequence[Item]) -> dict[str, bytes | None]:
     """Return items as the arguments of `_put`: an array for each field.
 
-    `None` for a field of which all items have the default; one delay if all have the same. Rules
-    and runs are left out if no item repeats.
+    An array is `None` if all items have the default of the field. If all delays are equal, their
+    array has only one. If no item has a rule, there are no arrays of rules and runs.
     """
-    delays = [item.delay for item in items]
-
-    rules = [item.rule for item in items]
-    of_rules: dict[str, bytes | None] = {}
-    if rules.count(None) < len(rules):
-        of_rules = {"rule": texts(rules), "run": texts([item.run for item in items])}
 
     def objects(values: Sequence[Any]) -> bytes:
         return texts([None if value is None else batch.json(value) for value in values])
 
+    delays = [item.delay for item in items]
+    rules = [item.rule for item in items]
+    rule_columns: dict[str, bytes | None] = {}
+    if rules.count(None) < len(rules):
+        rule_columns = {"rule": texts(rules), "run": texts([item.run for item in items])}
+
     return {
         "ids": texts([item.id for item in items]),
-        "is_json": some([item.json for item in items], True, booleans),
+        "is_json": unless_default([item.json for item in items], True, booleans),
         "data": byteas([item.data for item in items]),
-        "at": some([item.at for item in items], None, integers),
+        "at": unless_default([item.at for item in items], None, integers),
         "delay": integers(delays[:1] if len(set(delays)) == 1 else delays),
-        "priority": some([item.priority for item in items], 0, integers),
-        "attempts": some([item.attempts for item in items], ATTEMPTS, integers),
-        "expires": some([item.expires for item in items], None, integers),
-        "group": some([item.group for item in items], None, texts),
-        "headers": some([item.headers for item in items], None, objects),
-        "latest": some([item.latest for item in items], None, integers),
-        "attempt": some([item.attempt for item in items], 0, integers),
-        "failures": some([item.failures or None for item in items], None, objects),
-        "died": some([item.died for item in items], None, integers),
-        "created": some([item.created for item in items], None, integers),
-        **of_rules,
+        "priority": unless_default([item.priority for item in items], 0, integers),
+        "attempts": unless_default([item.attempts for item in items], ATTEMPTS, integers),
+        "expires": unless_default([item.expires for item in items], None, integers),
+        "group": unless_default([item.group for item in items], None, texts),
+        "headers": unless_default([item.headers for item in items], None, objects),
+        "latest": unless_default([item.latest for item in items], None, integers),
+        "attempt": unless_default([item.attempt for item in items], 0, integers),
+        "failures": unless_default([item.failures or None for item in items], None, objects),
+        "died": unless_default([item.died for item in items], None, integers),
+        "created": unless_default([item.created for item in items], None, integers),
+        **rule_columns,
     }
 
 
 def put_outcomes(items: Sequence[Item], rows: list[Any]) -> list[Outcome]:
-    """Return the outcomes of a put, of the rows that `_put` answers.
+    """Return the outcomes of a put from the rows that the function `_put` returns.
 
-    The last row says only when they were stored, in `due`. Each row before it is of a message whose
-    id existed, or that has `latest`; `number` is its place among the items, from 1. Other messages
-    were stored as they are.
+    The last row is a summary: its `due` is when the messages were stored. The rows before it are of
+    messages whose id existed, or that have `latest`: `number` is the place of the message among the
+    items, from 1. A message without a row was stored as it is.
 
     Args:
         items: the messages.

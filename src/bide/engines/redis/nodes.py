@@ -147,8 +147,8 @@ class Nodes:
         """Return a connection to a server.
 
         Raises:
-            StoreError: there is none. A node of a cluster that did not answer is sought in a
-                thread, so that no caller waits for it.
+            StoreError: no connection can be made. If a node of a cluster did not answer, a thread
+                goes on trying, so that no caller waits for it.
         """
         connection = self.connections.get(address)
         if connection is not None and connection.usable:

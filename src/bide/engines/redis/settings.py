@@ -206,7 +206,7 @@ def _hosts(parts: SplitResult, default_port: int, form: str) -> list[Address]:
         form: how to write the URL, `{}` for the scheme, for the error.
 
     Raises:
-        InvalidArgument: one of them is none.
+        InvalidArgument: a host is missing, or a port is not a number.
     """
     addresses = []
     behind_login = parts.netloc.rpartition("@")[2]
@@ -243,10 +243,10 @@ def _tls(chosen: dict[str, str]) -> dict[str, Any]:
 
 
 def _count(text: str, name: str) -> int:
-    """Return the number that an option says.
+    """Return the value of an option as a whole number.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: it has other characters than digits.
     """
     if not text.isdecimal():
         raise InvalidArgument(f"{name}={text!r} must be a number")

@@ -93,8 +93,8 @@ def _refuse_bad_place(path: Path) -> None:
     """Refuse a path where no file can be, with an error that says what to do.
 
     Raises:
-        StoreUnavailable: it is a directory, or in none.
-        StoreReadOnly: no file can be made there.
+        StoreUnavailable: the path is a directory, or its parent is not one.
+        StoreReadOnly: the process may not create a file in the directory.
     """
     if path.is_dir():
         raise StoreUnavailable(f"{path} is a directory; name a file in it: {path / 'bide.db'}")

@@ -94,6 +94,7 @@ class SqliteQueue(QueueReader):
             self._apply(change)
 
     def _apply(self, change: Change) -> None:
+        """Store one change: the rows, the counters, the ends, and what a scan must be told."""
         before, after, row = change.before, change.after, self.row
         if before is None or after is None or change.renewed:
             if before is not None:

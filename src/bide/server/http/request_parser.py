@@ -76,6 +76,7 @@ class RequestParser:
         self._begin_head()
 
     def _begin_head(self) -> None:
+        """Forget the head of the request before, so that the next one can be parsed."""
         self.in_head = True
         """Whether the head of the next request is not complete."""
         self._url = b""

@@ -46,10 +46,10 @@ class RescheduleRequest(wire.RequestModel):
         """Return the local date; `None`: `at` is an instant, or is not given.
 
         Args:
-            others: what else is given that does not go with one, by name.
+            others: for each field that cannot be combined with a local date: whether it is given.
 
         Raises:
-            InvalidArgument: it is none.
+            InvalidArgument: `at` is not a local date, or is combined with a delay or with others.
         """
         if self.timezone is None:
             return None

@@ -34,6 +34,8 @@ class _StoreAccess:
         self._records = Records(lane, SYSTEM_CLOCK)
 
     def listed(self, namespace: str | None, everywhere: bool) -> list[wire.SubscriptionOut]:
+        """Return the subscriptions of a namespace, or with `everywhere` of all."""
+
         async def read() -> list[wire.SubscriptionOut]:
             subscriptions = [
                 subscription
@@ -59,6 +61,7 @@ class _StoreAccess:
         return None if rotated is None else rotated.secret or ""
 
     def ping(self, name: str, networks: Sequence[str]) -> wire.PingOut | None:
+        """Ask the receiver from this process, which may reach `networks` besides public ones."""
         from bide.targets.pusher import Pusher  # which needs a package of its own
 
         fix = (
@@ -94,6 +97,10 @@ class _ServerAccess:
         self.close = self._connection.close
 
     def listed(self, namespace: str | None, everywhere: bool) -> list[wire.SubscriptionOut]:
+        """Return the subscriptions that the token may see; without a namespace, those of its own.
+
+        Their names and queues have the namespace before them, as in `_StoreAccess`.
+        """
         own_namespace = (self._request("GET", "/v1") or {})["namespace"]
         answer = msgspec.convert(self._request("GET", "/v1/subscriptions"), wire.Subscriptions)
         if own_namespace:  # a token of a namespace sees names without it

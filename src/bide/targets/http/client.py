@@ -251,7 +251,7 @@ class HttpClient:
         """Connect to the first address that answers.
 
         Raises:
-            NoAnswer: there is none.
+            NoAnswer: no address answers, or none is allowed.
         """
         # This request counts as busy already: idle connections make room for its connection.
         while self._idle and self._busy + len(self._idle) > self.limit:

@@ -34,8 +34,8 @@ from bide.targets.http.subscription import (
 
 SUBSCRIPTIONS = InternalQueue.SUBSCRIPTIONS.value
 
-NEW = {"changed": 0}
-"""Differs from all that is stored: makes an edit a new version even if it changes nothing else."""
+NEW_VERSION = {"changed": 0}
+"""Fields of an edit that must be stored even if it changes nothing else: `changed` is never 0."""
 
 KEPT = ("secrets", "paused", "reason", "version", "changed", "created")
 """The fields that a put over an existing subscription does not change."""
@@ -135,6 +135,7 @@ class Records(Shared):
         new = new_secret()
 
         def with_secret(target: Subscription) -> Subscription:
+            """Return a subscription that signs with the caller's secret, or else with any."""
             has_it = target.secrets and given_secret in (None, target.secrets[0].text)
             if has_it or not target.signed:
                 return target
@@ -201,7 +202,7 @@ class Records(Shared):
             The subscription as stored; `None` if there is none.
         """
         # A new version even if it was not paused: the circuit was about the old one.
-        edit = partial(replace, paused=False, reason="", **NEW)
+        edit = partial(replace, paused=False, reason="", **NEW_VERSION)
         return (await self._change(name, edit, tag)).now
 
     async def rotate(
@@ -249,10 +250,11 @@ class Records(Shared):
         return (await self._change(name, lambda _: None, tag)).before is not None
 
     async def encrypt_all(self) -> tuple[int, int]:
-        """Encrypt all subscriptions with the first key, those in clear text too.
+        """Encrypt all subscriptions with the first key; they are stored again.
 
         Returns:
-            How many are encrypted with it now, and how many are not because their key is missing.
+            How many are encrypted with that key now, and how many are not because the key that they
+            are encrypted with is missing.
 
         Raises:
             InvalidArgument: there is no key.
@@ -263,12 +265,16 @@ class Records(Shared):
                 "subscription new-key"
             )
         names = [subscription.name for subscription in await self.listed()]
-        changed = [(await self._change(name, partial(replace, **NEW))).now for name in names]
-        # Of one that was decrypted, the encrypted text is empty: see `SecretKeys.decrypt`.
-        lacks_key = [
-            bool(subscription.encrypted) for subscription in changed if subscription is not None
-        ]
-        return lacks_key.count(False), lacks_key.count(True)
+        encrypted_count = missing_key_count = 0
+        for name in names:
+            subscription = (await self._change(name, partial(replace, **NEW_VERSION))).now
+            if subscription is None:  # deleted meanwhile
+                continue
+            if subscription.encrypted:  # `SecretKeys.decrypt` leaves this if it has no key for it
+                missing_key_count += 1
+            else:
+                encrypted_count += 1
+        return encrypted_count, missing_key_count
 
     async def still(self, subscription: Subscription) -> bool:
         """Tell whether a subscription is still stored as it was read: neither changed nor gone."""

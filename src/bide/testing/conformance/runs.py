@@ -25,7 +25,7 @@ SERIES: dict[str, Any] = {"rule": RULE, "run": FIRST}
 NEXT = NextRun(START + HOUR, SECOND)
 
 
-def what(message: Message) -> tuple[str, int, int, str | None, str | None]:
+def run_facts(message: Message) -> tuple[str, int, int, str | None, str | None]:
     """Return what a run changes of a message."""
     return message.state, message.due, message.attempt, message.rule, message.run
 
@@ -50,7 +50,7 @@ class RunCases:
         (outcome,) = driver.renew(before, next=[NEXT])
         assert outcome == Outcome("a", True, "delayed", START + HOUR)
         after = driver.get("a")
-        assert what(after) == ("delayed", START + HOUR, 0, RULE, SECOND)
+        assert run_facts(after) == ("delayed", START + HOUR, 0, RULE, SECOND)
         assert {name: getattr(after, name) for name in RICH} == RICH
         assert after.created == START
         flow = driver.counts().flow
@@ -64,7 +64,7 @@ class RunCases:
         (held,) = driver.hold()
         driver.renew(held, next=[NEXT])
         message = driver.get("a")
-        assert what(message) == ("delayed", START + HOUR, 0, RULE, SECOND)
+        assert run_facts(message) == ("delayed", START + HOUR, 0, RULE, SECOND)
         assert (message.failures, message.planned, message.asked) == ((), None, None)
         assert message.expires == 50
 
@@ -108,14 +108,14 @@ class RunCases:
     def test_an_ack_without_a_plan_ends_the_run_only(self, driver: Driver) -> None:
         held = driver.lease("a", **SERIES)
         assert done(driver.ack(held)) == [True]
-        assert what(driver.get("a")) == ("ready", START, 0, RULE, RUN_ENDED + FIRST)
+        assert run_facts(driver.get("a")) == ("ready", START, 0, RULE, RUN_ENDED + FIRST)
         flow = driver.counts().flow
         assert (flow.put, flow.acked) == (2, 1)
         (held,) = driver.hold()
         assert driver.renew(held, next=[NEXT], how="ended") == [
             Outcome("a", True, "delayed", START + HOUR)
         ]
-        assert what(driver.get("a")) == ("delayed", START + HOUR, 0, RULE, SECOND)
+        assert run_facts(driver.get("a")) == ("delayed", START + HOUR, 0, RULE, SECOND)
         flow = driver.counts().flow
         assert (flow.put, flow.acked) == (2, 1)
 
@@ -161,7 +161,7 @@ class RunCases:
         driver.bury(driver.lease("a", **SERIES), reason="no")
         (held,) = driver.hold()
         driver.renew(held, next=[NEXT], how="dead")
-        assert what(driver.get("a")) == ("delayed", START + HOUR, 0, RULE, SECOND)
+        assert run_facts(driver.get("a")) == ("delayed", START + HOUR, 0, RULE, SECOND)
         flow = driver.counts().flow
         assert (flow.put, flow.died, flow.revived) == (1, 0, 0)
         (end,) = driver.ends("a")
@@ -172,7 +172,7 @@ class RunCases:
         driver.bury(driver.lease("a", **SERIES), reason="no")
         driver.renew(*driver.hold(), next=[None], how="dead")
         message = driver.get("a")
-        assert what(message) == ("dead", START, ATTEMPTS, RULE, None)
+        assert run_facts(message) == ("dead", START, ATTEMPTS, RULE, None)
         assert message.error == "no"
 
     def test_a_run_does_not_expire_by_itself(self, driver: Driver) -> None:
@@ -250,7 +250,7 @@ class RunCases:
         held = driver.lease("a", **SERIES)
         driver.replace("a", latest=HOUR, delay=7, rule=OTHER_RULE, run=THIRD)
         driver.renew(held, next=[NEXT])
-        assert what(driver.get("a")) == ("delayed", START + 7, 0, OTHER_RULE, THIRD)
+        assert run_facts(driver.get("a")) == ("delayed", START + 7, 0, OTHER_RULE, THIRD)
         driver.wait(7)
         (held,) = driver.hold()
         driver.replace("a", latest=HOUR, delay=7)
@@ -263,7 +263,7 @@ class RunCases:
         held = driver.lease("a", **SERIES)
         driver.replace("a", latest=HOUR, delay=7)
         driver.renew(held, next=[None], how=how)
-        assert what(driver.get("a")) == ("delayed", START + 7, 0, None, None)
+        assert run_facts(driver.get("a")) == ("delayed", START + 7, 0, None, None)
         flow = driver.counts().flow
         assert (flow.put, flow.cancelled, flow.died, flow.expired) == (2, 1, 0, 0)
 
@@ -303,11 +303,11 @@ class RunCases:
     def test_a_rule_is_edited_added_and_removed(self, driver: Driver) -> None:
         driver.put("a", delay=5)
         driver.edit("a", rule=RULE, run=FIRST, delay=9)
-        assert what(driver.get("a")) == ("delayed", START + 9, 0, RULE, FIRST)
+        assert run_facts(driver.get("a")) == ("delayed", START + 9, 0, RULE, FIRST)
         driver.edit("a", rule=OTHER_RULE, run=SECOND)
-        assert what(driver.get("a")) == ("delayed", START + 9, 0, OTHER_RULE, SECOND)
+        assert run_facts(driver.get("a")) == ("delayed", START + 9, 0, OTHER_RULE, SECOND)
         driver.edit("a", rule=None, run=None)
-        assert what(driver.get("a")) == ("delayed", START + 9, 0, None, None)
+        assert run_facts(driver.get("a")) == ("delayed", START + 9, 0, None, None)
         driver.wait(9)
         assert driver.ack(*driver.hold()) == [Outcome("a", True)]
         assert driver.state("a") is None
@@ -329,9 +329,9 @@ class RunCases:
 
     def test_an_import_may_bring_a_dead_letter_that_repeats(self, driver: Driver) -> None:
         driver.put_items([Item("a", b"1", at=START, died=START - 5, **SERIES)])
-        assert what(driver.get("a")) == ("dead", START, 0, RULE, FIRST)
+        assert run_facts(driver.get("a")) == ("dead", START, 0, RULE, FIRST)
         driver.set_aside("a")
         driver.revive("a")
-        assert what(driver.get("a")) == ("ready", START, 0, RULE, FIRST)
+        assert run_facts(driver.get("a")) == ("ready", START, 0, RULE, FIRST)
         driver.set_aside("a", reason="in a move")
-        assert what(driver.get("a")) == ("dead", START, 0, RULE, FIRST)
+        assert run_facts(driver.get("a")) == ("dead", START, 0, RULE, FIRST)
