@@ -167,7 +167,7 @@ def run_time(message: Message) -> str:
 
 
 def is_held(message: Message) -> bool:
-    """Return whether a message repeats and waits until somebody resumes it."""
+    """Return whether a message repeats and waits until it is resumed."""
     if not message.repeats:
         return False
     from bide.observing import seen_runs

@@ -142,7 +142,7 @@ class Handling(Delivery):
         self.timed_out = False
         """Whether it has run for longer than the timeout of its handler."""
         self.stopping = False
-        """Whether somebody has cancelled the message while its handler runs."""
+        """Whether the message was cancelled while its handler runs."""
         # How it ends.
         self.outcome_ignored = False
         """Whether the outcome of the handler no longer counts: its message is settled, or its lease
@@ -201,14 +201,14 @@ class Handling(Delivery):
             text: what is counted, or what is done now; at most 200 characters are kept.
 
         Raises:
-            StopRequested: somebody has cancelled the message, in a plain handler; once.
+            StopRequested: the message was cancelled; once, and only in a plain handler.
         """
         if not self.handler.is_async:
             self.raise_if_stopping()
         self._on_report(self, progress_of(done, of, text))
 
     def raise_if_stopping(self) -> None:
-        """Raise `StopRequested`, once, if somebody has cancelled the message.
+        """Raise `StopRequested`, once, if the message was cancelled.
 
         Only in the thread in which its plain handler runs, and while it does: tasks and threads
         that it has started have copies of its context.

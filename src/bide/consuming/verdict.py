@@ -22,7 +22,7 @@ RELEASE = Verdict("released")
 """The message is ready again at once, and no attempt is counted."""
 
 STOPPED_WORKER = "interrupted: its worker stopped"
-"""The reason of the release of a run that had begun: so nobody counts it as missed."""
+"""The reason of the release of a run that had begun: so it does not count as missed."""
 
 
 def interruption(handling: Handling) -> Verdict:

@@ -1,4 +1,4 @@
-"""Plan the messages of a store anew when this process has greater data of time zones.
+"""Plan the messages of a store again when this process has greater data of time zones.
 
 For each queue, a message in an internal queue remembers by which version its messages are planned.
 A process with a greater one moves what must move, page by page, and then writes its own version
@@ -55,14 +55,14 @@ class DueMove(NamedTuple):
     """A message that other data of time zones plan for another time."""
 
     message: Message
-    anew: Replanned
+    new_plan: Replanned
 
 
 class ZoneRecord(msgspec.Struct, frozen=True):
     """By which version of time zones the messages of a queue are planned."""
 
     zones: str = ""
-    """The version; empty: nobody has looked yet."""
+    """The version; empty: no process has looked yet."""
     at: int = 0
     """When it was planned by that, in Unix milliseconds."""
     version: str | None = None
@@ -77,7 +77,7 @@ class _Body(msgspec.Struct):
 
 
 async def keep_planned(ask: Ask, clock: Clock) -> None:
-    """Plan the messages of a store anew if that is needed, and again what older processes put.
+    """Plan the messages of a store again where this is needed, now and after puts of old processes.
 
     Runs until cancelled.
 
@@ -104,7 +104,7 @@ async def keep_planned(ask: Ask, clock: Clock) -> None:
                     read_at[queue] = clock.monotonic()
                     await update_queue(ask, queue, zones, put=put)
         except StoreError as error:  # it is away: the next look goes on
-            _log.debug("messages are planned anew later: %s", error)
+            _log.debug("messages are planned again later: %s", error)
         await sleep(clock, LOOK_EVERY)
 
 
@@ -115,7 +115,7 @@ async def queues_of(ask: Ask) -> list[str]:
 
 
 async def update_queue(ask: Ask, queue: str, zones: ZoneData, *, put: float = 0) -> int:
-    """Plan the messages of a queue anew if some data are greater than those it is planned by.
+    """Plan the messages of a queue again if `zones` are greater than the data of its last plan.
 
     What may not be read or changed is left to others.
 
@@ -203,12 +203,12 @@ def what_moves(messages: Sequence[Message], zones: ZoneData) -> list[DueMove]:
     moved: list[DueMove] = []
     for message in messages:
         try:
-            anew = replanned(message, zones)
+            new_plan = replanned(message, zones)
         except InvalidArgument as error:  # of a later version of bide, or of a zone that is gone
-            _log.warning("%s of %s is not planned anew: %s", message.id, message.queue, error)
+            _log.warning("%s of %s is not planned again: %s", message.id, message.queue, error)
             continue
-        if anew is not None:
-            moved.append(DueMove(message, anew))
+        if new_plan is not None:
+            moved.append(DueMove(message, new_plan))
     return moved
 
 
@@ -216,12 +216,12 @@ async def _move(ask: Ask, queue: str, moved: Sequence[DueMove]) -> int:
     """Move messages, each unless it has changed since it was read; return how many were moved."""
     # A version does not cover the due time of a run, so that comes first, if it is as it was read.
     dues: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
-    for message, anew in moved:
+    for message, new_plan in moved:
         if message.repeats:
-            dues[message.due, anew.due].append(message.id)
+            dues[message.due, new_plan.due].append(message.id)
     moved_runs: set[str] = set()
-    for (due, due_anew), ids in dues.items():
-        outcomes = await _outcomes(ask, Reschedule(queue, ids, at=due_anew, if_due=due))
+    for (due, new_due), ids in dues.items():
+        outcomes = await _outcomes(ask, Reschedule(queue, ids, at=new_due, if_due=due))
         moved_runs |= {outcome.id for outcome in outcomes if outcome.done}
     edited = [pair for pair in moved if not pair.message.repeats or pair.message.id in moved_runs]
     if not edited:

@@ -32,7 +32,7 @@ from bide.queue.command_builder import CommandBuilder
 from bide.queue.repeating import holding, resuming, running_now
 from bide.queue.results import Audit, deleted
 from bide.server.logs import DONE, Act
-from bide.undoing.changes import alone, steps_of, whole, whole_undo
+from bide.undoing.changes import change_in_parts, steps_of, undo_in_parts, yield_part
 
 R = TypeVar("R", bound=Reply)
 
@@ -331,10 +331,18 @@ def _result(outcomes: Sequence[Outcome]) -> Result:
 
 
 async def _undoably(view: PageView, command: Any, where: cmd.Where | None) -> Result:
-    """Execute a command for up to `MOST_CHANGED` messages that it names or that a rule selects."""
+    """Execute a command, so that the visitor can take it back.
+
+    It is executed in parts until `MOST_CHANGED` messages were changed.
+
+    Args:
+        view: the page that the visitor sees.
+        command: names the messages, unless `where` does.
+        where: the rule that selects them; `None`: the command has their ids.
+    """
     command = msgspec.structs.replace(command, actor=_actor(view))
     bulk = bulk_of(command, where, by_id=where is None)
-    parts = whole(bulk, alone)
+    parts = change_in_parts(bulk, yield_part)
     count = 0
     unchanged: list[str] = []
     reply: Any = None
@@ -572,7 +580,7 @@ async def _subscription(view: PageView, _: list[str]) -> Result:
 
 
 async def _audit(view: PageView, _: list[str]) -> Result:
-    """Count the messages of a queue anew, and show whether the sums agree."""
+    """Recount the messages of a queue, and show whether the sums agree."""
     full_name = view.queue()
     counts = await view.store.recent.get(
         ("audit", full_name),
@@ -605,7 +613,7 @@ async def _stop(view: PageView, ids: list[str]) -> Result:
 
 async def _undo(view: PageView, _: list[str]) -> Result:
     """Take back the change that a form names, if the visitor may make such a change."""
-    steps = whole_undo(view.queue(), view.request.get("undo"), _actor(view), alone)
+    steps = undo_in_parts(view.queue(), view.request.get("undo"), _actor(view), yield_part)
     undone = await arun_steps(steps, lambda part: _execute(view, part))
     facts = msgspec.structs.asdict(undone)
     return Result(

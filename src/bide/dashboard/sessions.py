@@ -53,7 +53,7 @@ class Sessions:
             caller, _name = session
             return caller, True
         admission = self._service.admission
-        if not admission.asks:
+        if not admission.requires_tokens:
             try:
                 await admission.caller(None)  # a token may have been made
             except Problem:

@@ -32,11 +32,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     group: str | None
     holder: str | None
     is_stopping: bool
-    """Whether somebody has asked the holder to stop."""
+    """Whether the holder was asked to stop."""
     rule: str | None
     """By which rule it repeats, as text; `None`: it does not."""
     is_held: bool
-    """Whether it repeats and waits until somebody resumes it."""
+    """Whether it repeats and waits until it is resumed."""
     progress: Progress | None
     """The last report of the holder."""
     error: str

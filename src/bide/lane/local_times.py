@@ -43,10 +43,10 @@ def later(message: Message, queue: str, now: int) -> Replanned | None:
             if queue in _behind or len(_behind) < MOST_BEHIND:
                 _behind[queue] = max(_behind.get(queue, 0), message.created or 0)
     try:
-        anew = replanned(message, zones)
+        new_plan = replanned(message, zones)
     except InvalidArgument:  # these data do not have its zone, and so say nothing of it
         return None
-    return None if anew is None or anew.due <= now else anew
+    return None if new_plan is None or new_plan.due <= now else new_plan
 
 
 def take_behind() -> dict[str, int]:
@@ -78,12 +78,15 @@ def postponing(
     if not claimed:
         return []
     leases: defaultdict[int, list[Lease]] = defaultdict(list)
-    for _message, lease, anew in claimed:
-        leases[anew.due].append(lease)
+    for _message, lease, new_plan in claimed:
+        leases[new_plan.due].append(lease)
     releases = [
         RetryCommand(queue, group, due - now, release=True) for due, group in leases.items()
     ]
-    return [*releases, moving(queue, [(message, anew) for message, _lease, anew in claimed])]
+    return [
+        *releases,
+        moving(queue, [(message, new_plan) for message, _lease, new_plan in claimed]),
+    ]
 
 
 def moving(queue: str, moved: Sequence[tuple[Message, Replanned]]) -> Edit:
@@ -93,10 +96,10 @@ def moving(queue: str, moved: Sequence[tuple[Message, Replanned]]) -> Edit:
     """
     return Edit(
         queue,
-        [message.id for message, _anew in moved],
-        versions=[message.version for message, _anew in moved],
+        [message.id for message, _plan in moved],
+        versions=[message.version for message, _plan in moved],
         times=[
-            NewTime(run=anew.run) if message.repeats else NewTime(anew.due, anew.rule)
-            for message, anew in moved
+            NewTime(run=new_plan.run) if message.repeats else NewTime(new_plan.due, new_plan.rule)
+            for message, new_plan in moved
         ],
     )

@@ -46,14 +46,14 @@ def planned(queue: str, reply: Claimed) -> tuple[Claimed, list[Command]]:
         if message.rule is None:
             kept.append(message)
             continue
-        anew = later(message, queue, reply.now)
-        if anew is not None and not message.repeats:
-            postponed.append((message, lease, anew))
+        new_plan = later(message, queue, reply.now)
+        if new_plan is not None and not message.repeats:
+            postponed.append((message, lease, new_plan))
             continue
         try:
             plan = renewal(message, reply.now) if message.repeats else None
-            if plan is None and anew is not None:
-                plan = Renewal("ended", NextRun(anew.due, anew.run or ""))
+            if plan is None and new_plan is not None:
+                plan = Renewal("ended", NextRun(new_plan.due, new_plan.run or ""))
             if plan is None:
                 opening = time_rule_of(message.rule).opening(reply.now)
                 if opening > reply.now:

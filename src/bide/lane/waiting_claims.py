@@ -72,7 +72,8 @@ class WaitingClaims:
         waiting = self.queues.setdefault(request.awaits, _Waiting())
         waiting.asking += 1
         self._list(waiting)
-        self.watchers += isinstance(request.command, History)
+        if isinstance(request.command, History):
+            self.watchers += 1
         if request.deadline is not None and request.deadline != FOREVER:
             self._deadlines.add((request.deadline, id(request), request))
 
@@ -111,7 +112,8 @@ class WaitingClaims:
             del self.queues[request.awaits]
         request.entered = False
         self.entered.discard(request)
-        self.watchers -= isinstance(request.command, History)
+        if isinstance(request.command, History):
+            self.watchers -= 1
         self._deadlines.discard((request.deadline, id(request), request))
 
     def wanted(self, batch: list[LaneRequest], now: float) -> list[LaneRequest]:
@@ -132,16 +134,20 @@ class WaitingClaims:
         return wanted
 
     def asks_by(self, queue: str, moment: float) -> bool:
-        """Return whether no claim needs a hint: one asks by then anyway. Any thread may ask this.
+        """Return whether a hint is of no use: no claim waits for the queue, or one asks by then.
 
-        For what was executed before this call: an answer may be old, but a claim that has asked in
-        the meantime has seen it.
+        Any thread may call this, after it has executed the command that the hint is about. If what
+        it reads is out of date, then because a claim has asked since, and that one has seen the
+        effect of the command.
         """
         waiting = self.queues.get(queue)
         return waiting is None or waiting.wake <= moment
 
     def hint(self, queue: str, moment: float) -> None:
-        """Note when messages can be claimed."""
+        """Let the first claim that waits for a queue ask at a time, unless it asks by then.
+
+        Does nothing if no claim waits for the queue.
+        """
         if not self.asks_by(queue, moment):
             waiting = self.queues[queue]
             waiting.wake = moment

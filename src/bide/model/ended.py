@@ -118,7 +118,7 @@ def check_result(result: bytes) -> None:
     """Check that a result is JSON, and not too large.
 
     Raises:
-        InvalidArgument: it is not.
+        InvalidArgument: the result is not JSON, or is too large.
     """
     if len(result) > MAX_RESULT:
         raise InvalidArgument(

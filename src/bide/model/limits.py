@@ -255,7 +255,7 @@ def check_range(value: float, name: str, least: float, most: float) -> None:
     """Check that a value is a number from `least` to `most`.
 
     Raises:
-        InvalidArgument: it is not.
+        InvalidArgument: the value is not a number, or is out of these bounds.
 
     Example:
         >>> check_range(0, "workers", 1, 256)

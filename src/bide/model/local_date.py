@@ -72,7 +72,7 @@ class PlannedDate(msgspec.Struct, frozen=True):
         """
         return min(LATEST, instant(self.local, zones) + self.spread)
 
-    def planned_anew(self, zones: ZoneData) -> "PlannedDate | None":
+    def replanned(self, zones: ZoneData) -> "PlannedDate | None":
         """Return the date as planned by greater data; `None`: these are none.
 
         One whose due time stays is returned as it is.

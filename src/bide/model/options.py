@@ -23,7 +23,7 @@ class Option(NamedTuple):
         """Return a value after checking that it is within the bounds.
 
         Raises:
-            InvalidArgument: it is not.
+            InvalidArgument: the value has another type, or is out of bounds.
 
         Example:
             >>> OPTIONS["priority"].check(300)

@@ -281,7 +281,8 @@ class Survey:
         lateness = self.now - planned
         report.late[sum(lateness >= bound for bound in LATENESS)] += 1
         report.oldest = planned if report.oldest is None else min(report.oldest, planned)
-        report.repeating += message.rule is not None
+        if message.rule is not None:
+            report.repeating += 1
         if message.group is not None:
             self._groups[message.group] += 1
         if _is_expired(message, self.now):

@@ -60,10 +60,10 @@ def _date(message: Message, zones: ZoneData) -> Replanned | None:
     if planned is None:
         return None
     rule = time_rule_of(message.rule or "")
-    anew = planned.planned_anew(zones) if rule.is_on_date(message.as_edited().due) else None
-    if anew is None or anew.at == planned.at:
+    new_plan = planned.replanned(zones) if rule.is_on_date(message.as_edited().due) else None
+    if new_plan is None or new_plan.at == planned.at:
         return None
-    return Replanned(rule.opening(anew.at), with_date(message.rule, anew), None)
+    return Replanned(rule.opening(new_plan.at), with_date(message.rule, new_plan), None)
 
 
 def _run(message: Message, zones: ZoneData) -> Replanned | None:

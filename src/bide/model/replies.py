@@ -563,7 +563,7 @@ class Explained(
     extended: int = 0
     """How often the worker has extended its lease."""
     stopping: str | None = None
-    """Who has asked the worker to stop; empty: somebody who gave no name; `None`: nobody."""
+    """The actor that has asked the worker to stop; empty: it has no name; `None`: none has."""
     progress: Progress | None = None
     """The last report of the worker."""
     until: int | None = None

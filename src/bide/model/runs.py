@@ -42,11 +42,11 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     left: int | None = None
     """How many runs are left, this one included; `None`: the rule does not count them."""
     held: bool = False
-    """Whether no run is due until somebody resumes the message."""
+    """Whether no run is due until the message is resumed."""
     previous: int | None = None
     """The time of the last run before it that was not left out; `None`: it is the first one."""
     added: bool = False
-    """Whether somebody has added it to those of the rule (`run_now`)."""
+    """Whether `run_now` has added it to those of the rule."""
     zones: str = ""
     """The version of the time zones by which its time is one of the rule; empty: it is not known,
     needs none, or is not of the rule."""

@@ -100,7 +100,7 @@ def check_length(seconds: float, what: str, weeks: str = "'2000w'") -> None:
     """Refuse Unix seconds as a length of time: `delay=time.time() + 60` would be due in 2083.
 
     Args:
-        seconds: a number that somebody gave for a length.
+        seconds: a number that a caller gave for a duration.
         what: the name of the argument, for the error.
         weeks: how to write a length of two thousand weeks instead.
 
@@ -199,7 +199,7 @@ def check_time(seconds: float, what: str) -> None:
     """Refuse a number as a time that is in the last century as Unix seconds, but for 0.
 
     Args:
-        seconds: a number that somebody gave for a time.
+        seconds: a number that a caller gave for a time.
         what: the name of the argument, for the error.
 
     Raises:

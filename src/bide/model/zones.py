@@ -90,7 +90,7 @@ def own_zones() -> ZoneData:
 
 
 def forget_zones() -> None:
-    """Read zones and version anew when they are needed next, as after an update in a test."""
+    """Read zones and version again when they are needed next, as after an update in a test."""
     own_version.cache_clear()
     ZoneInfo.clear_cache()
     for forget in _forgetful:

@@ -130,7 +130,7 @@ class Ledger:
         """Check that the move of the ledger, which went to another store, has nothing in transit.
 
         Raises:
-            AlreadyMoving: it has.
+            AlreadyMoving: messages are in transit to that store.
         """
         with Queue(self.route.queue, self._from._url, clock=self._from._own_clock) as source:
             if not any(is_marked(letter, self.route.token) for letter in source.dead()):

@@ -31,7 +31,7 @@ class SeenRun(NamedTuple):
     is_last: bool = False
     """Whether none follows it."""
     is_held: bool = False
-    """Whether no run that follows it is due until somebody resumes the message."""
+    """Whether no run that follows it is due until the message is resumed."""
     error: str = ""
     """Why rule or run cannot be read."""
 
@@ -99,7 +99,7 @@ def run_of(message: Message) -> Run | None:
 
 
 def is_held(message: Message) -> bool:
-    """Return whether no run of a message is due until somebody resumes it."""
+    """Return whether no run of a message is due until it is resumed."""
     run = run_of(message)
     return run is not None and run.held and message.due >= LATEST
 

@@ -78,7 +78,7 @@ class Opening(NamedTuple):
     timezone: str
     """That of the window."""
     now: int
-    """The time at which somebody asks."""
+    """The time of the question."""
 
     def in_words(self, language: str) -> str:
         """Return the time as people say it in its time zone: with a date unless it is soon.

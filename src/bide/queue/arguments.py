@@ -152,10 +152,10 @@ def wait_seconds(wait: Duration | None) -> float | None:
 
 
 def one_or_several(ids: str | Iterable[str]) -> list[str]:
-    """Return ids as a list.
+    """Return one id or several as a list.
 
     Raises:
-        InvalidArgument: they are not.
+        InvalidArgument: `ids` is neither a `str` nor several, or one is not a valid id.
     """
     return ids_of([ids] if isinstance(ids, str) else ids)
 
@@ -164,7 +164,7 @@ def ids_of(ids: Iterable[str]) -> list[str]:
     """Return several ids as a list.
 
     Raises:
-        InvalidArgument: they are not.
+        InvalidArgument: `ids` is not an iterable of `str`, or one is not a valid id.
     """
     is_list = isinstance(ids, list)  # asked first: to look for the abstract types takes long
     if not is_list and (isinstance(ids, (str, bytes, Mapping)) or not isinstance(ids, Iterable)):
@@ -223,7 +223,7 @@ def check_running(
     """Refuse arguments of a cancel that do not go together with `running`.
 
     Raises:
-        InvalidArgument: they do not.
+        InvalidArgument: two of them cannot be combined.
     """
     if wait is not None and (not running or id is None or within is not None):
         raise InvalidArgument(
@@ -251,10 +251,10 @@ def check_no_rule(
 
 
 def check_joins(command: Command) -> None:
-    """See that a command can be part of a user's transaction.
+    """Check that a command can be part of a user's transaction.
 
     Raises:
-        InvalidArgument: it cannot.
+        InvalidArgument: it names a version of a message, or only counts.
     """
     if getattr(command, "if_version", None) is not None:
         raise InvalidArgument(

@@ -25,10 +25,10 @@ Done = TypeVar("Done")
 
 
 class MayBeStopped(Protocol):
-    """Work that somebody may ask to stop."""
+    """Work that can be asked to stop."""
 
     def raise_if_stopping(self) -> None:
-        """Raise `StopRequested`, once, if somebody has."""
+        """Raise `StopRequested`, once, if it was asked to."""
 
 
 CURRENT: ContextVar[MayBeStopped | None] = ContextVar("bide-current-work", default=None)
@@ -162,7 +162,7 @@ class Held(Generic[Done]):
         """Extend the lease: it ends `lease` from now.
 
         Raises:
-            StopRequested: somebody has cancelled the message; the lease was extended.
+            StopRequested: the message was cancelled; the lease was extended.
         """
         command = self._queue._builder.extend([self.lease], lease)
         return self._settle(command, "extended", settles=False)
@@ -179,7 +179,7 @@ class Held(Generic[Done]):
             text: what is counted, or what is done now; at most 200 characters are kept.
 
         Raises:
-            StopRequested: somebody has cancelled the message.
+            StopRequested: the message was cancelled.
 
         Example:
             >>> delivery.report(40, of=100, text="rows")  # doctest: +SKIP

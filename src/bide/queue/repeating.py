@@ -153,10 +153,14 @@ def counting_runs(command: ForecastCommand, most: int | None = None) -> Steps[Fo
 
 
 def _check_effort(effort: int, most: int | None) -> None:
-    """Refuse a forecast that reads more messages, and counts more runs, than is allowed.
+    """Refuse a forecast that takes too much work.
+
+    Args:
+        effort: how many messages it has read and runs it has counted.
+        most: the maximum; `None`: there is no maximum.
 
     Raises:
-        InvalidArgument: it does.
+        InvalidArgument: it takes more than the maximum.
     """
     if most is not None and effort > most:
         raise InvalidArgument(
@@ -196,7 +200,7 @@ def check_repeats(message: Message) -> None:
     """Check that a message repeats.
 
     Raises:
-        InvalidArgument: it does not.
+        InvalidArgument: the message has no rule by which it repeats.
     """
     if not message.repeats:
         raise InvalidArgument(

@@ -117,7 +117,7 @@ def _moved_run(message: Message, rule: TimeRule, due: Due | None, now: int) -> C
     is_planned = not run.added and message.due == run.due_in(
         time_rule_of(message.rule or "").window
     )
-    is_of_rule = rule.repeat.after(run.at - 1) == run.at  # else somebody has given its time
+    is_of_rule = rule.repeat.after(run.at - 1) == run.at  # else a caller has set its time
     if is_planned and is_of_rule and not run.held and run.at > now:
         run = replace(run, at=first_run(rule.repeat, now, window=rule.window).at)
     start = run.due if is_planned else message.due

@@ -134,13 +134,13 @@ async def _execute(call: ApiCall) -> tuple[int, str, object]:
 async def _let_in(admission: Admission, request: ApiRequest, visit: Visit) -> None:
     """Authenticate the caller, and refuse what it has no right to, or what exceeds its limits."""
     right = request.operation.right
-    if right is not None:
+    if right is not None:  # else the operation is open to all, such as a health check
         visit.caller = await admission.caller(request.token, request.client)
-        if right:
+        if right != "":  # else any valid token will do
             visit.caller.need(right)
         visit.admit()
-    if not admission.asks:
-        refuse_pages(request)
+    if not admission.requires_tokens:
+        refuse_pages(request)  # nothing else stops a page of another site
 
 
 async def _send(reply: Answer, visit: Visit, response: Response) -> None:
@@ -357,7 +357,9 @@ finds the operations of a request."""
 
 
 def _path_pattern(path: str) -> tuple[str, ...]:
-    """Return a path without its names.
+    """Return the parts of a path with those that are names left empty: the key of its operations.
+
+    A path whose name is missing has no operation. It gets "/" there, which no pattern has.
 
     Example:
         >>> _path_pattern("/v1/queues/orders/messages/42/body")
@@ -366,8 +368,7 @@ def _path_pattern(path: str) -> tuple[str, ...]:
     parts = path.split("/")
     for place in _NAME_PLACES:
         if place < len(parts):
-            is_missing = not parts[place]
-            parts[place] = "/" if is_missing else ""  # no part of another path is "/"
+            parts[place] = "" if parts[place] else "/"
     return tuple(parts)
 
 

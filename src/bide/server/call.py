@@ -77,7 +77,7 @@ class ApiCall:
         Raises:
             Problem: when the block is entered: there are too many.
         """
-        if not self.service.admission.asks:
+        if not self.service.admission.requires_tokens:
             return nullcontext()
         return calls.one(self.caller.namespace, network_of(self.request.client))
 

@@ -39,7 +39,7 @@ class Operation(NamedTuple):
     method: str
     path: str
     right: str | None
-    """The right that it needs; "": a token, whatever its rights; `None`: no token."""
+    """The right that the caller needs; "": any valid token; `None`: not even a token."""
     handle: Callable[..., Awaitable[Any]]
     """The function that answers a call; see `Routes`. Its docstring describes the operation: the
     first line is the summary."""

@@ -60,8 +60,8 @@ async def serve(settings: Settings) -> int:
     """
     settings.check()
     context_of(settings)  # raises its errors before anything listens
-    asks = await unless_stopped(_asks_for_tokens(settings))
-    if asks is None:
+    requires_tokens = await unless_stopped(_requires_tokens(settings))
+    if requires_tokens is None:
         return 0
     listening, shared_files = bind(settings), make_files()
 
@@ -83,10 +83,12 @@ async def serve(settings: Settings) -> int:
         address = msgspec.structs.replace(settings, port=port).address
         store = mask(absolute(settings.store))
         access = (
-            "requests need a token" if asks else "no tokens: all who can connect may do anything"
+            "requests need a token"
+            if requires_tokens
+            else "no tokens: all who can connect may do anything"
         )
         _log.info("listening on %s, store %s; %s", address, store, access)
-        if asks and settings.tls_cert is None and not settings.local:
+        if requires_tokens and settings.tls_cert is None and not settings.local:
             _log.warning(
                 "tokens cross the network in clear text: host=%r is not loopback; set tls_cert and "
                 "tls_key, or let a proxy with TLS connect to 127.0.0.1 or a --socket",
@@ -106,7 +108,7 @@ async def serve(settings: Settings) -> int:
         close_socket()
 
 
-async def _asks_for_tokens(settings: Settings) -> bool:
+async def _requires_tokens(settings: Settings) -> bool:
     """Wait for the store, and return whether requests need a token.
 
     This is before anything listens; each process does so again.
@@ -118,7 +120,7 @@ async def _asks_for_tokens(settings: Settings) -> bool:
     async with lane_when_there(settings.store) as lane:
         admission = Admission(settings, Tokens(lane), SYSTEM_CLOCK)
         await admission.begin()
-        return admission.asks
+        return admission.requires_tokens
 
 
 def bind(settings: Settings) -> socket.socket:

@@ -187,7 +187,7 @@ class Service:
         Raises:
             LeaseLost: a token lacks its secret part.
         """
-        if not self.admission.asks:
+        if not self.admission.requires_tokens:
             return leases
         return await self.lease_secrets.checked(queue, leases, trusted=caller.may("admin"))
 
@@ -302,7 +302,7 @@ class Service:
                 await self.tokens.write_uses()
 
     async def keep_planned(self) -> None:
-        """Plan messages anew for which the time zones of this process are greater."""
+        """Plan messages again whose time zone data this process has in a greater version."""
         await keep_planned(self.lane.acall, self.clock)
 
     async def keep_past(self) -> None:

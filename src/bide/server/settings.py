@@ -223,15 +223,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Whether the store is behind another server, which keeps tokens and subscriptions."""
         return is_server(self.store)
 
-    def quota(self, namespace: str | None, *, asks: bool) -> Quota:
+    def quota(self, namespace: str | None, *, requires_tokens: bool) -> Quota:
         """Return how much a namespace may use.
 
         Args:
             namespace: the namespace; `None`: callers of the whole store.
-            asks: whether requests need tokens: then there are defaults.
+            requires_tokens: whether requests need tokens: then there are defaults.
         """
         quota = self.quotas.get(namespace or "") or self.quotas.get("*") or Quota()
-        if not asks:
+        if not requires_tokens:
             return quota
         fields = msgspec.structs.asdict(quota).items()
         explicit = {name: value for name, value in fields if value is not None}

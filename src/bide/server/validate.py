@@ -155,22 +155,22 @@ def _check_combinations(command: cmd.Command | Bulk | Undo | PastCommand) -> Non
 
 
 def _check_times(command: cmd.Postpone | Bulk) -> None:
-    """Check that a command has a due time, and what was seen, for each of its ids.
+    """Check that a command has a new due time for each of its ids, and perhaps the one before.
 
     Raises:
-        InvalidArgument: it has not.
+        InvalidArgument: it has another number of times than of ids, or an id twice.
     """
-    has_dues = isinstance(command, cmd.Postpone) or command.verb == "postpone"
+    needs_dues = isinstance(command, cmd.Postpone) or command.verb == "postpone"
     ids = command.ids or []
     for name, times in (("dues", command.dues), ("if_dues", command.if_dues)):
-        is_needed = name == "dues" and has_dues
+        is_needed = name == "dues" and needs_dues
         if (times or is_needed) and len(times) != len(ids):
             raise InvalidArgument(
                 f"{name} has {len(times):,} times for {len(ids):,} ids; give one for each id"
             )
     if len(set(ids)) < len(ids) and isinstance(command, Bulk):
         raise InvalidArgument("ids has one of them twice; name each message once")
-    if has_dues and command.ids is None:
+    if needs_dues and command.ids is None:
         raise InvalidArgument("a postponement is of messages by id; give ids")
 
 

@@ -22,17 +22,17 @@ def in_store(lane: Lane) -> Execute:
     return lambda part: steps_of(part, takes_back=lane.capabilities.takes_back)
 
 
-def alone(part: Bulk | Undo) -> Generator[Bulk | Undo, Any, Any]:
-    """Yield a part, for callers that make the steps of each part themselves."""
+def yield_part(part: Bulk | Undo) -> Generator[Bulk | Undo, Any, Any]:
+    """Yield a part as it is, for a caller that executes the parts itself."""
     return (yield part)
 
 
-def whole(bulk: Bulk, execute: Execute) -> Generator[Any, Any, Undoable]:
+def change_in_parts(bulk: Bulk, execute: Execute) -> Generator[Any, Any, Undoable]:
     """Make a bulk change in parts; return how many messages were changed, with the token.
 
     Args:
         bulk: the first part, with all ids, or with the condition that messages match.
-        execute: executes each part.
+        execute: executes each part; with `yield_part` the caller does.
 
     Raises:
         Exception: what `execute` raises, with a note about what was changed before.
@@ -57,14 +57,14 @@ def whole(bulk: Bulk, execute: Execute) -> Generator[Any, Any, Undoable]:
     return Undoable(count, bulk.undo)
 
 
-def whole_undo(
+def undo_in_parts(
     queue: str, undo: str, actor: str | None, execute: Execute
 ) -> Generator[Any, Any, Undone]:
     """Take back a bulk change in parts; return what was restored in all.
 
     Raises:
-        NothingToUndo: this is no token.
-        InvalidArgument: this is no text.
+        NothingToUndo: `undo` has not the form of a token.
+        InvalidArgument: `undo` is not a `str`.
     """
     if not isinstance(undo, str):
         raise InvalidArgument(

@@ -165,8 +165,8 @@ def test_a_server_that_asks_for_tokens_has_quotas_by_default(serve: Serve, make_
 
 def test_a_quota_of_their_own_keeps_the_other_defaults() -> None:
     settings = Settings(quotas={"shop": Quota(rate=5)}, max_body=2_000_000)
-    assert settings.quota("shop", asks=False) == Quota(rate=5)
-    assert settings.quota("shop", asks=True) == Quota(
+    assert settings.quota("shop", requires_tokens=False) == Quota(rate=5)
+    assert settings.quota("shop", requires_tokens=True) == Quota(
         rate=5,
         pending=1_000_000,
         max_body=2_000_000,
@@ -176,7 +176,7 @@ def test_a_quota_of_their_own_keeps_the_other_defaults() -> None:
         subscriptions=100,
     )
     lifted = Settings(quotas={"*": Quota(pending=10**12)})
-    assert lifted.quota(None, asks=True).pending == 10**12
+    assert lifted.quota(None, requires_tokens=True).pending == 10**12
 
 
 def test_stored_bytes_are_bounded_and_deleting_makes_room(

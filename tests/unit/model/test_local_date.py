@@ -133,14 +133,14 @@ def test_greater_data_plan_a_date_anew(tmp_path: Path) -> None:
         summer = planned_date("2027-07-01 09:00", TOWN)
         winter = planned_date("2027-01-01 09:00", TOWN)
         assert (summer.at, summer.zones) == (unix(datetime(2027, 7, 1, 7, tzinfo=UTC)), "2026a")
-        assert summer.planned_anew(own_zones()) is None
+        assert summer.replanned(own_zones()) is None
     with machine_with(new):
-        moved = summer.planned_anew(own_zones())
+        moved = summer.replanned(own_zones())
         assert moved is not None
         assert (moved.at, moved.zones) == (unix(datetime(2027, 7, 1, 8, tzinfo=UTC)), "2026b")
-        assert winter.planned_anew(own_zones()) == winter
+        assert winter.replanned(own_zones()) == winter
     with machine_with(old):  # it does not move back
-        assert moved.planned_anew(own_zones()) is None
+        assert moved.replanned(own_zones()) is None
 
 
 def test_the_version_of_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

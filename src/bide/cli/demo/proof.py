@@ -90,13 +90,13 @@ def prove(records: DemoRecords, audit: Audit, orders: int) -> list[Check]:
         (
             "every unpaid order timed out",
             f"{len(unpaid):,}, {len(records.too_late):,} of them paid too late",
-            _some("never timed out", unpaid - handled),
-            _some("timed out, but were never put", handled - put),
+            _affected("never timed out", unpaid - handled),
+            _affected("timed out, but were never put", handled - put),
         ),
         (
             "no order that was paid in time was touched",
             f"{len(paid):,}",
-            _some("were paid in time, and timed out all the same", paid & handled),
+            _affected("were paid in time, and timed out all the same", paid & handled),
         ),
         (
             "the store counts what the processes counted",
@@ -106,18 +106,20 @@ def prove(records: DemoRecords, audit: Audit, orders: int) -> list[Check]:
             _differ("acks are counted by the store", flow.acked, len(unpaid)),
             _differ("messages are left in the queue", audit.counts.sizes.total, 0),
             _differ("died", flow.died, 0),
-            _some("were acked twice", acked_twice),
+            _affected("were acked twice", acked_twice),
         ),
         (
             "every second handling is explained by a lapsed lease",
             f"{flow.lapsed:,} lapsed, {len(records.handled) - len(handled):,} handled twice",
-            _some("were handed out twice as the same attempt", doubled),
+            _affected("were handed out twice as the same attempt", doubled),
             _differ("redeliveries were seen by the workers", redelivered, lapses),
         ),
         (
             "none was early",
             "",
-            _some("were early", {handling.id for handling in records.handled if handling.late < 0}),
+            _affected(
+                "were early", {handling.id for handling in records.handled if handling.late < 0}
+            ),
         ),
         ("the audit balances", "nothing is left in the queue", list(audit.problems)),
     )
@@ -129,8 +131,8 @@ def _differ(predicate: str, count: int, expected: int) -> list[str]:
     return [] if count == expected else [f"{count:,} {predicate}, it should be {expected:,}"]
 
 
-def _some(predicate: str, ids: set[str]) -> list[str]:
-    """Return a sentence about orders that should not be, with the first ids; none without them."""
+def _affected(predicate: str, ids: set[str]) -> list[str]:
+    """Return a sentence about orders for which a check failed, with the first ids; else nothing."""
     if not ids:
         return []
     ellipsis = ", ..." if len(ids) > 3 else ""

@@ -168,9 +168,9 @@ def _check(settings: Any, out: Output) -> None:
                 raise
         else:
             tokens = 0 if settings.behind else len(Tokens(store.lane).listed())
-    asks = settings.auth == "required" or settings.oidc is not None
-    asks |= settings.auth == "auto" and tokens > 0
-    must_be_local(settings, asks=asks)
+    requires_tokens = settings.auth == "required" or settings.oidc is not None
+    requires_tokens |= settings.auth == "auto" and tokens > 0
+    must_be_local(settings, requires_tokens=requires_tokens)
     facts = {**settings.shown(), "tokens": tokens}
     for name in SPANS:
         facts[name] = round(facts[name] * 1000)  # all output has milliseconds

@@ -177,13 +177,13 @@ def _show_moves(store: CommandStore, out: Output, data: ZoneData) -> None:
 
 
 def _move_facts(moved: DueMove) -> dict[str, Any]:
-    message, anew = moved
+    message, new_plan = moved
     return {
         "queue": message.queue,
         "id": message.id,
         "rule": _rule_in_words(moved),
         "due": iso(message.due),
-        "then": iso(anew.due),
+        "then": iso(new_plan.due),
     }
 
 
@@ -193,13 +193,13 @@ def _rule_in_words(moved: DueMove) -> str:
 
 
 def _move_cells(moved: DueMove) -> list[Cell]:
-    message, anew = moved
+    message, new_plan = moved
     return [
         message.queue,
         message.id,
         _rule_in_words(moved),
         local(message.due, 0),
-        (local(anew.due, 0), "yellow"),
+        (local(new_plan.due, 0), "yellow"),
     ]
 
 

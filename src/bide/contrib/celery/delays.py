@@ -138,14 +138,19 @@ class Delays:
             )
 
     def cancel(self, ids: Iterable[str]) -> list[str]:
-        """Cancel tasks that wait, and their retries; return the ids of those that workers may have.
+        """Cancel tasks that wait, and their retries.
 
-        While a task is being published, its first run and its retry may both be there.
+        Returns:
+            The ids that Celery has to revoke as well: of these, no task waits here, or one is being
+            published, so a worker may get it.
         """
         return [id for id in ids if not self._cancel(id)]
 
     def _cancel(self, id: str) -> bool:
-        """Cancel a task and its retry; return whether there was one, and no worker had it."""
+        """Cancel a task and its retry; return whether no worker can get either of them.
+
+        Both may be here: a retry may arrive before the delivery of the first run is acked.
+        """
         try:
             check_name(id)
         except InvalidArgument:  # Celery takes any text, and no task of this id waits here

@@ -56,7 +56,7 @@ def check_arguments(name: str, args: object, kwargs: object) -> None:
     """Check that the arguments of a call are given as Celery takes them.
 
     Raises:
-        InvalidArgument: they are not.
+        InvalidArgument: `args` is not a list or tuple, or `kwargs` is not a mapping.
     """
     if not isinstance(args or (), list | tuple):
         raise InvalidArgument(
@@ -70,7 +70,7 @@ def check_has_tasks(app: Registrations, queue: str) -> None:
     """Check that a worker of an app looks for tasks in a queue.
 
     Raises:
-        InvalidArgument: it does not.
+        InvalidArgument: no task of the app is in the queue.
     """
     if queue not in app.queue_handlers or not app.queue_handlers[queue].tasks:
         raise InvalidArgument(
@@ -108,7 +108,7 @@ def check_aware(**arguments: Any) -> None:
 def _after_due(
     expires: float | datetime | None, countdown: float | None, eta: datetime | None
 ) -> timedelta | None:
-    """Return how long after its due time a task may run; Celery counts from when it is sent.
+    """Return how long after its due time a task may run; Celery counts `expires` from the send.
 
     Raises:
         InvalidArgument: it expires before it is due, or a time is naive.

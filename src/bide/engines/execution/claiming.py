@@ -97,7 +97,8 @@ def _next_claim(store: QueueStore[Any], queue: StoredQueue) -> float | None:
     moments: list[float] = [*queue.next_moments()]
     if queue.row.limited:
         opens = queue.lines.opens()
-        moments += [opens / 1000] if opens is not None else []
+        if opens is not None:  # in microseconds
+            moments.append(opens / 1000)
     elif queue.row.ready:
         return 0
     return max(0, min(moments) - store.exactly) if moments else None

@@ -115,7 +115,7 @@ class Channel:
     # For answers.
 
     def begin_wait(self) -> None:
-        """Begin the timeout anew."""
+        """Restart the timeout."""
         self._deadline = time.monotonic() + self._timeout
         self._bytes_since_deadline = 0
 

@@ -93,7 +93,7 @@ class MemoryQueue:
         self.lines.restore(saved, self.row)
 
     def sort(self) -> None:
-        """Make the ordered sets anew from the records."""
+        """Rebuild the ordered sets from the records."""
         records = self.records.values()
         self.all = SortedDict((record.seq, record.id) for record in records)
         for state in STATES:
@@ -410,7 +410,15 @@ class MemoryQueue:
     def _due_within(
         self, state: State, where: Where | None, low: tuple[int, ...] = (), high: int = EVERYTHING
     ) -> Iterator[Place]:
-        """Yield a set between two places; of delayed records, those that a rule's times leave."""
+        """Yield the records of a state in their order, between two places.
+
+        Args:
+            state: of the records.
+            where: the due times in it narrow the search among delayed records, which are in the
+                order of these times.
+            low: the first place: a rank, and perhaps a sequence number.
+            high: the rank before which it ends.
+        """
         if state == "delayed" and where is not None:
             low = max(low, (delayed_reach((where.after or 0) - 1) + 1,))
             if where.before is not None:

@@ -3,7 +3,7 @@
 An exception can strike between any two bytecodes: Ctrl-C, a time limit by a signal, too little
 memory or stack. An interrupted command leaves some sets and counters changed, and a sorted list
 perhaps broken. So what cannot be derived is saved: the records that commands change, before they
-are changed, the counters and the settings. The sets are made anew from the records.
+are changed, the counters and the settings. The sets are rebuilt from the records.
 """
 
 import copy

@@ -196,7 +196,7 @@ def _standbys(ask: Ask) -> list[Finding]:
 
 
 def _slots(ask: Ask) -> Iterator[Finding]:
-    """Look for replication slots that nobody reads: the server keeps its log (WAL) for them."""
+    """Look for replication slots that no client reads: the server keeps its log (WAL) for them."""
     for row in ask(
         "SELECT slot_name, wal_status, NOT pg_is_in_recovery()"
         " AND pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn) > 1073741824 AS behind"

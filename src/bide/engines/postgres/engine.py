@@ -279,7 +279,7 @@ class PostgresEngine:
     def _wake_of(
         self, batch: PostgresBatch, command: Command, reply: Outcomes | QueueSettings
     ) -> _Wake | None:
-        """Return whom a command has to wake; `None`: nobody.
+        """Return what a command has to wake; `None`: nothing.
 
         If a message is due after waiting processes ask again by themselves, none is woken.
         """

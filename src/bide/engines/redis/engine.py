@@ -42,7 +42,10 @@ _STEP_OF: dict[Any, Callable[[Any, int], Step]] = {
         closed_groups,
     )
 }
-"""By the verb of a command: the function of that name, which executes one command."""
+"""By the verb of a command: the function of that name, which executes one command.
+
+Put, claim, cancel and purge by a rule are told apart in `_step`. All other commands name messages:
+`change` executes them."""
 
 _OF_SEVERAL_ROUNDS = (
     cmd.Scan,

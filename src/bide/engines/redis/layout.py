@@ -279,7 +279,7 @@ class NotedLease(msgspec.Struct, array_like=True, frozen=True, gc=False):
     since: int
     extended: int
     stopping: str | None
-    """Who has asked it to stop; empty: somebody who gave no name."""
+    """The actor that has asked it to stop; empty: one without a name."""
     progress: str | None
     """Its last report, a `Progress` as JSON."""
     next: msgspec.Raw

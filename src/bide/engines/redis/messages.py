@@ -135,7 +135,8 @@ def script_of(command: Any) -> tuple[str, tuple[Any, ...]]:
         conditions = command.if_due, command.if_version
         return "edit", (at, after, *conditions, _edited_fields(command), words_of_each)
     verb = command.__struct_config__.tag
-    if getattr(command, "release", False):  # a retry that counts no attempt
+    # In lua/change.lua the verb `release` is the command `Release`, which ends any worker's lease.
+    if getattr(command, "release", False):  # a `RetryCommand` that counts no attempt
         verb = "untouched"
     elif getattr(command, "running", False):  # a cancel that also asks workers to stop
         verb = "stop"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from bide.engines.cursor import BEGIN, goes_by_set, phases_of
+from bide.engines.cursor import BEGIN, Phase, goes_by_set, phases_of
 from bide.engines.redis.calls import Round, ScriptCall, Step, raised
 from bide.engines.redis.constants import SLICE
 from bide.engines.redis.layout import ORDER, as_message
@@ -62,8 +62,14 @@ def _phase_names(command: Scan) -> list[str]:
     """Return what a scan reads in turn, in the words of lua/scan.lua."""
     if command.state is None and command.where is not None and command.where.group is not None:
         return ["group"]
-    delayed_words: dict[bool | None, str] = {True: "due", False: "waiting"}
-    return [delayed_words.get(phase.due, phase.state or "all") for phase in phases_of(command)]
+    return [_phase_name(phase) for phase in phases_of(command)]
+
+
+def _phase_name(phase: Phase) -> str:
+    """Return the word of lua/scan.lua for a phase."""
+    if phase.due is None:
+        return phase.state or "all"
+    return "due" if phase.due else "waiting"  # one of the two parts of the delayed messages
 
 
 def check_cursor(command: Scan) -> _Place:

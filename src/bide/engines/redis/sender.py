@@ -74,7 +74,9 @@ class CallSender(Transport):
         self._on_lost = on_lost
 
     def open(self) -> None:
-        """Connect to the store, and check the version of its layout.
+        """Connect to the store, and check the version of its layout; write it to a new store.
+
+        This waits less long for a server that is away than later calls do.
 
         Raises:
             StoreError: the store cannot be reached, or is not what bide needs.
@@ -103,12 +105,12 @@ class CallSender(Transport):
         self.each_copy("SET", VERSION, RULED_LAYOUT)
 
     def each_copy(self, name: str, key: bytes, *arguments: Any) -> list[Any]:
-        """Send a command for each copy of a key; return what comes back of those that are there.
+        """Send a command to each server with a copy of a key; return the answers that arrive.
 
-        It waits for one only if none is there.
+        If at least one server answers, this does not wait for those that are away.
 
         Raises:
-            StoreError: none is there.
+            StoreError: no server answers.
         """
         keys = copies(key) if self.clustered else (key,)
         commands = [(name, each, *arguments) for each in keys]

@@ -324,9 +324,10 @@ class Transport:
 
 
 def _not_done(requests: Sequence[ServerCommand]) -> list[ServerCommand]:
-    """Return the commands that are not done; give up refused ones that later ones have overtaken.
+    """Return the commands to send again.
 
-    Commands of a slot are executed in their order: what has missed its turn is not sent again.
+    The commands of a slot must be executed in their order. So one that a busy server has refused
+    counts as done, with the refusal as its answer, if a later command of its slot was executed.
     """
     if all(request.done for request in requests):
         return []

@@ -60,7 +60,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     """Whether it has gone to an earlier set, or to an earlier place in its set, so that a scan that
     is under way must be told."""
     renewed: bool = False
-    """Whether `after` is the record of another put: all of it is stored anew."""
+    """Whether `after` is the record of another put: all of it is stored again."""
     outcome: Outcome | None = None
     """What the caller is told, if that is more than where the message is now."""
 

@@ -3,18 +3,21 @@
 from msgspec.structs import replace
 
 from bide.engines.rules.change import WAITING, Change, Facts, finished
-from bide.engines.rules.putting import succeed
+from bide.engines.rules.putting import follow_with_successor
 from bide.model.replies import Outcome
 
 
-def settled(change: Change, facts: Facts) -> list[Change]:
-    """Return a change of a message, and that its successor takes its place, if its lease ended.
+def with_consequences(change: Change, facts: Facts) -> list[Change]:
+    """Return a change of a message, and the changes that follow from it.
 
-    A message that would wait in a closed group then is cancelled instead. A successor in a closed
-    group is removed, and the message ends as it would without it; but it does not wait again, since
-    its successor was to be delivered in its place.
+    - If the change ends a lease and the message has a successor, the successor takes its place.
+    - A message that would wait in a closed group after that is cancelled instead.
+    - A successor that would wait in a closed group is removed. The message ends as it would without
+      a successor; but it does not wait again, since the successor was to be delivered in its place.
     """
-    steps = [change, *(succeed(change) if change.ends_lease else [])]
+    steps = [change]
+    if change.ends_lease:
+        steps += follow_with_successor(change)
     waiting = steps[-1].after
     if waiting is None or waiting is change.before or waiting.state not in WAITING:
         return steps

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from bide.engines.rules import leases, unheld
 from bide.engines.rules.change import WAITING, Change, Facts
-from bide.engines.rules.closing import settled
+from bide.engines.rules.closing import with_consequences
 from bide.engines.rules.putting import put, put_again, refused
 from bide.engines.rules.record import Record
 from bide.model import commands as cmd
@@ -43,8 +43,8 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     """What becomes of one message that a command names."""
 
     changes: list[Change]
-    """One after the other: the end of a lease that has expired, what the command does, and that a
-    successor takes the place of the message. What would wait in a closed group is cancelled."""
+    """In this order: the end of a lease that has expired, what the command does, and what follows
+    from that (see `with_consequences`)."""
     outcome: Outcome
     """What the caller is told."""
     ends_lease: bool = False
@@ -76,7 +76,7 @@ def decide(
         return Decision(lapses, current.outcome(False, facts.now))
     rules = BY_ID if isinstance(name, str) else BY_LEASE
     change = rules[type(command)](current, command, place, facts)
-    steps = settled(change, facts)
+    steps = with_consequences(change, facts)
     final_record, outcome = steps[-1].after, steps[-1].outcome
     if outcome is None:
         assert final_record is not None

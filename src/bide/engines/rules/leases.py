@@ -19,7 +19,7 @@ from bide.engines.rules.change import (
     ready,
     unchanged,
 )
-from bide.engines.rules.closing import settled
+from bide.engines.rules.closing import with_consequences
 from bide.engines.rules.record import Record
 from bide.model.commands import Ack, BuryCommand, Extend, Release, Renew, RetryCommand
 from bide.model.message import LAPSED, REASON_LENGTH, RUN_ENDED, Failure, remember
@@ -163,7 +163,7 @@ def bury(record: Record, command: BuryCommand, place: int, facts: Facts) -> Chan
 def extend(record: Record, command: Extend, place: int, facts: Facts) -> Change:
     """Let the lease end at another time, and note how far the worker has come.
 
-    The outcome says whether somebody has asked the worker to stop.
+    The outcome says whether the worker was asked to stop.
     """
     after = record
     ends_sooner = False  # then it is at an earlier place among the leased ones
@@ -227,7 +227,7 @@ def lapse(record: Record, facts: Facts) -> list[Change]:
         else:
             change = Change(record, ready(attempted))
     counted = replace(change, counts=("lapsed", *change.counts))
-    changes = settled(counted, facts)
+    changes = with_consequences(counted, facts)
     last_change = changes[-1]
     if last_change.after is not None and last_change.after.state != "dead":
         # It waits again, in a set that a scan under way may have passed.

@@ -35,10 +35,11 @@ def put_again(record: Record, command: Put, item: Item, facts: Facts) -> Change:
     return _replaced(record, command, item, facts)
 
 
-def succeed(change: Change) -> list[Change]:
-    """Let a successor take the place of a message whose lease a change has ended, if it has one.
+def follow_with_successor(change: Change) -> list[Change]:
+    """Return the change by which the successor of a message takes its place, if it has one.
 
-    Returns no change if there is no successor.
+    Args:
+        change: it has ended the lease of the message.
     """
     held, after = change.before, change.after
     assert held is not None

@@ -44,7 +44,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     extended: int = 0
     """How often the worker has extended its lease."""
     stopping: str | None = None
-    """Who has asked the holder to stop; empty: somebody who gave no name; `None`: nobody."""
+    """The actor that has asked the holder to stop; empty: it has no name; `None`: none has."""
     progress: Progress | None = None
     ended: int | None = None
     successor: Item | None = None

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from bide.engines.rules.leases import died
-from bide.engines.rules.putting import succeed
+from bide.engines.rules.putting import follow_with_successor
 from bide.engines.rules.record import Record
 from bide.engines.sqlite.queue_state import SqliteQueue
 from bide.engines.sqlite.session import Session
@@ -80,4 +80,4 @@ def _bury(queue: SqliteQueue, row: Any, record: Record, *, due: int, priority: i
     queue.run(SQL.rewrite, (id, due, priority, stored(row), failures, record.seq))
     (readable,) = queue.load([id], bodies=False).values()
     change = died(readable, None, queue.facts)
-    queue.apply([change, *succeed(change)])
+    queue.apply([change, *follow_with_successor(change)])

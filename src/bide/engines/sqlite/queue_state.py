@@ -168,7 +168,10 @@ class SqliteQueue(QueueReader):
 
     def _save_successor(self, record: Record, successor: Item | None) -> None:
         """Store or drop the successor of a record, which may have another one."""
-        self.row.successors += (successor is not None) - (record.successor is not None)
+        if record.successor is not None:
+            self.row.successors -= 1
+        if successor is not None:
+            self.row.successors += 1
         if successor is None:
             self.run(SQL.drop_successor, (self.row.id, record.id))
         else:

@@ -45,10 +45,10 @@ class Admission:
 
     def __post_init__(self) -> None:
         settings = self.settings
-        self._may_begin_to_ask = settings.auth == "auto" and not settings.behind
+        self._may_require_later = settings.auth == "auto" and not settings.behind
         """Whether requests need a token once the store has one."""
-        self.asks = settings.auth == "required" or settings.oidc is not None
-        self.asks |= self._may_begin_to_ask and settings.shared_socket
+        self.requires_tokens = settings.auth == "required" or settings.oidc is not None
+        self.requires_tokens |= self._may_require_later and settings.shared_socket
         """Whether requests need a token."""
         self._no_tokens_until = 0.0
         """The time until which the store is assumed to have no token, on the monotonic clock."""
@@ -62,9 +62,9 @@ class Admission:
             StoreError: the store cannot be opened.
             InvalidArgument: other machines can reach the server, and there are no tokens.
         """
-        if self._may_begin_to_ask:
+        if self._may_require_later:
             await self._look()
-        must_be_local(self.settings, asks=self.asks)
+        must_be_local(self.settings, requires_tokens=self.requires_tokens)
 
     async def caller(self, text: str | None, client: str = "") -> Caller:
         """Return the caller who sends a request.
@@ -76,7 +76,7 @@ class Admission:
         Raises:
             Problem: the token is missing or not valid, or the address has sent too many wrong ones.
         """
-        with_auth_off = not (self.asks or self._may_begin_to_ask)
+        with_auth_off = not (self.requires_tokens or self._may_require_later)
         if text is None or with_auth_off:
             return await self._caller_without_token()
         return await self._caller_of_token(text, client)
@@ -84,9 +84,9 @@ class Admission:
     async def _caller_without_token(self) -> Caller:
         """Return `OPEN`, unless requests need a token."""
         may_have_tokens = self.clock.monotonic() >= self._no_tokens_until
-        if self._may_begin_to_ask and not self.asks and may_have_tokens:
+        if self._may_require_later and not self.requires_tokens and may_have_tokens:
             await self._look()
-        if self.asks:
+        if self.requires_tokens:
             raise Problem(
                 "unauthorized",
                 "this server asks for a token: send the header 'Authorization: Bearer ...'; "
@@ -121,8 +121,8 @@ class Admission:
                 headers={"www-authenticate": 'Bearer realm="bide", error="invalid_token"'},
             )
         self.logins.passed(text)
-        if not self.asks:  # the store has a token now
-            self._begin_to_ask()
+        if not self.requires_tokens:  # the store has a token now
+            self._require_tokens_now()
         return caller
 
     async def until_refused(self, text: str | None) -> None:
@@ -139,22 +139,23 @@ class Admission:
     async def _look(self) -> None:
         """Look whether the store has tokens now; then requests need one."""
         began = self.clock.monotonic()
-        if await self.tokens.exist() and not self.asks:
-            self._begin_to_ask()
+        if await self.tokens.exist() and not self.requires_tokens:
+            self._require_tokens_now()
         self._no_tokens_until = began + LOOK_EVERY  # one may have been created since it began
 
-    def _begin_to_ask(self) -> None:
-        self.asks = True
+    def _require_tokens_now(self) -> None:
+        """Require a token of each request from now on: the store has one."""
+        self.requires_tokens = True
         _log.info("the store has tokens: requests need one from now on")
 
 
-def must_be_local(settings: Settings, *, asks: bool) -> None:
+def must_be_local(settings: Settings, *, requires_tokens: bool) -> None:
     """Check that a server that other machines can reach requires tokens.
 
     Raises:
-        InvalidArgument: it does not.
+        InvalidArgument: other machines can reach it, and it requires no tokens.
     """
-    if not asks and not settings.local:
+    if not requires_tokens and not settings.local:
         hint = " and leave auth=off out" if settings.auth == "off" else ""
         raise InvalidArgument(
             f"host={settings.host!r} can be reached from other machines, and requests need no "

@@ -102,7 +102,7 @@ class ConnectionTable:
         is_proxy = self._addresses.trusts(address)  # many clients share it
         most = self._most_per_address
         # Without tokens, and on a Unix socket (""), all clients are programs of this machine.
-        is_limited = address and not is_proxy and self._admission.asks
+        is_limited = address and not is_proxy and self._admission.requires_tokens
         if is_limited and self._count_by_network[network] >= most:
             self._warn(f"{network} has {most:,} connections; more are refused")
             return 429, f"{network} has {most:,} connections already; use these, or close some"

@@ -121,7 +121,7 @@ class Visit:
         """Let the caller in, unless its namespace has transferred too many bytes.
 
         Raises:
-            Problem: it has.
+            Problem: the namespace has transferred too many bytes.
         """
         if self.gate.quotas is not None:
             self.gate.quotas.may_carry(self.caller.namespace)
@@ -137,7 +137,7 @@ class Visit:
         """End the request if its client has gone.
 
         Raises:
-            ClientGone: it has.
+            ClientGone: the client has closed the connection.
         """
         if self.client.disconnected:
             raise ClientGone
@@ -226,7 +226,7 @@ class Visit:
             Problem: there are too many.
         """
         admission = self.gate.admission
-        if self._reads_slowly or (admission is not None and not admission.asks):
+        if self._reads_slowly or (admission is not None and not admission.requires_tokens):
             yield
             return
         with self.gate.slow_calls.one(self.caller.namespace, self.network):

@@ -123,18 +123,18 @@ class Quotas:
         return self.state.usage
 
     @property
-    def _asks(self) -> bool:
+    def _requires_tokens(self) -> bool:
         """Whether requests need tokens."""
-        return self.admission is not None and self.admission.asks
+        return self.admission is not None and self.admission.requires_tokens
 
     @property
     def any(self) -> bool:
         """Whether anything is limited at all."""
-        return bool(self.settings.quotas) or self._asks
+        return bool(self.settings.quotas) or self._requires_tokens
 
     def of(self, namespace: str | None) -> Quota:
         """Return what a namespace may use."""
-        return self.settings.quota(namespace, asks=self._asks)
+        return self.settings.quota(namespace, requires_tokens=self._requires_tokens)
 
     async def usage(self, caller: Caller) -> Usage:
         """Return how much a caller's namespace uses, with its messages of at most a second ago."""
@@ -387,7 +387,7 @@ class Quotas:
     def carried(self, namespace: str | None, size: int) -> None:
         """Count bytes of a request or an answer."""
         self._unreported_bytes[namespace] = total = self._unreported_bytes.get(namespace, 0) + size
-        if total >= self._report_at.get((namespace, self._asks), 0):
+        if total >= self._report_at.get((namespace, self._requires_tokens), 0):
             self.settle(namespace)
 
     def settle(self, namespace: str | None) -> None:
@@ -395,7 +395,7 @@ class Quotas:
         total = self._unreported_bytes.pop(namespace, 0)
         rate = self.of(namespace).byte_rate
         bytes_of_a_tenth = REPORT_BYTES if rate is None else rate / 10
-        self._report_at[namespace, self._asks] = min(REPORT_BYTES, bytes_of_a_tenth)
+        self._report_at[namespace, self._requires_tokens] = min(REPORT_BYTES, bytes_of_a_tenth)
         if rate is None or self.shared.is_closed:
             return
         with self.shared.of(namespace) as use:

@@ -124,7 +124,7 @@ async def _completed(call: ApiCall, command: Any, reply: Any) -> Any:
     service = call.service
     try:
         match command, reply:
-            case _, Claimed() if service.admission.asks:
+            case _, Claimed() if service.admission.requires_tokens:
                 return await service.lease_secrets.signed(command.queue, reply)
             case cmd.Explain(), Explained():
                 return await service.explained(call.visit, command.queue, command.id, reply)

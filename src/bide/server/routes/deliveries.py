@@ -48,7 +48,7 @@ async def claim(call: ApiCall, content: wire.Deliver) -> Answer:
             empty = wire.ClaimedOut([], call.service.clock.now())
             return Answer(200, empty, {"connection": "close"})
     call.service.handed_out(command, reply)
-    if call.service.admission.asks:
+    if call.service.admission.requires_tokens:
         reply = await call.service.lease_secrets.signed(command.queue, reply)
     messages = [
         wire.shown(message, call.request.queue, lease.text)

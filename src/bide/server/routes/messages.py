@@ -151,7 +151,7 @@ async def get_body(call: ApiCall) -> Answer:
     content_type = JSON if message.json else (message.headers or {}).get(given.HEADER_TYPE, "")
     if not (content_type and content_type.isascii() and content_type.isprintable()):
         content_type = "application/octet-stream"
-    # A body may be a page that somebody has put: a browser must not run its scripts here.
+    # A producer may have put an HTML page: a browser must not run its scripts with our origin.
     headers |= {"x-content-type-options": "nosniff", "content-security-policy": "sandbox"}
     return Answer(200, message.data, headers, content_type)
 

@@ -10,7 +10,7 @@ from bide.server.call import ApiCall
 from bide.server.operation import QUEUE, Routes
 from bide.server.routes.queues import Pace
 from bide.server.routes.undoing import execute
-from bide.undoing.changes import alone
+from bide.undoing.changes import yield_part
 from bide.undoing.recovering import looking, recovering
 
 route = Routes("queues")
@@ -72,6 +72,6 @@ async def recover(call: ApiCall, content: RecoverRequest) -> Recovered:
         return await call.visit.execute(command)
 
     steps = recovering(
-        call.arguments.queue, plan, alone, actor=call.arguments.actor, dry_run=content.dry_run
+        call.arguments.queue, plan, yield_part, actor=call.arguments.actor, dry_run=content.dry_run
     )
     return await arun_steps(steps, ask)

@@ -249,7 +249,7 @@ def check_url(url: str) -> None:
     """Check that messages can be sent to a URL.
 
     Raises:
-        InvalidArgument: they cannot.
+        InvalidArgument: the URL is not one of HTTP or AMQP, or has parts that are not allowed.
     """
     if is_amqp(url):
         parse(url)

@@ -135,6 +135,7 @@ class ClaimCases:
         assert bare.take(2) in (["far", "m00000"], ["m00000", "m00001"])
 
     def test_a_large_claim_ranks_as_many_as_it_takes(self, bare: Driver) -> None:
+        """It looks for the highest priority among more than `PROMOTE` due messages."""
         bare.put(*numbered(PROMOTE + 200), at=START - 9)
         bare.put("far", at=START - 8, priority=1)
         bare.put("further", at=START - 7)

@@ -265,9 +265,9 @@ class ScheduleTicks(PeriodicUpkeep):
         return Run.of(message.run or "")
 
     def _is_outdated(self, message: Message, started: int) -> bool:
-        """Return whether an older process, or nobody, has declared the schedule of a message.
+        """Return whether an older process, or none, has declared the schedule of a message.
 
-        What somebody has edited since stays until the declaration changes.
+        A later edit of the message stays until the declaration changes.
         """
         if not message.data:  # a server withholds it: the token has no right to it
             return False
@@ -297,7 +297,7 @@ class ScheduleTicks(PeriodicUpkeep):
         is_ahead = is_same and is_newer(run.zones, schedule.rule.zones)
         if is_untouched(message) and not run.held and not is_ahead:
             planned_run = self._planned(run, now)
-        # A run that somebody has asked for is at no time of the rule.
+        # A run of `run_now` is at no time of the rule.
         is_wrong = is_same and run.at > planned_run.at
         if is_outdated or is_wrong:
             await self._edit(message, run, planned_run, is_outdated=is_outdated)

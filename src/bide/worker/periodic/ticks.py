@@ -41,7 +41,7 @@ class ScheduleBody(msgspec.Struct, frozen=True):
     different declarations the newer one counts."""
 
     def declares(self, other: "ScheduleBody") -> bool:
-        """Return whether another one declares the same, whoever did."""
+        """Return whether another one declares the same, by whichever process."""
         return msgspec.structs.replace(other, since=self.since) == self
 
 
@@ -130,7 +130,7 @@ def _is_late(rule: Repeat, run: Run, message: Message, claimed: int) -> bool:
 
 
 def _stands_for_others(rule: Repeat, run: Run, body: ScheduleBody) -> bool:
-    """Return whether a run is also that of earlier times, which nobody has run."""
+    """Return whether a run stands for earlier times as well, at which no worker ran it."""
     if rule.missed != "once" or run.previous is None:
         return False
     # Before the declaration there was no time that could be missed.

@@ -73,8 +73,8 @@ def _never_purged(rule: Any, record: Record, command: cmd.Purge, _: int, facts: 
     return changes.unchanged(record, facts.now)
 
 
-def _nothing_settles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deciding, "settled", lambda change, facts: [change])
+def _nothing_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deciding, "with_consequences", lambda change, facts: [change])
 
 
 def _nothing_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ BROKEN: dict[str, tuple[Break, int]] = {
     "honest_answers": (_rule(deciding.BY_ID, cmd.Reschedule, _reschedule_denied), 2),
     "no_early_delivery": (_rule(deciding.BY_ID, cmd.Reschedule, _reschedule_ready), 3),
     "final_cancels": (_rule(deciding.BY_ID, cmd.Cancel, _cancel_forgotten), 3),
-    "closed_groups": (_nothing_settles, 3),
+    "closed_groups": (_nothing_follows, 3),
     "one_series": (_nothing_repeats, 3),
     "acks_count_once": (_acked_by_the_same_token, 3),
     "true_places": (_nothing_moves, 2),
