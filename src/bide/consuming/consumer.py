@@ -372,7 +372,7 @@ class Consumer(Claimer):
             if message.failures and not self._may_begin(handling, now):
                 continue
             if handler is None:
-                self._crash_isolation.left(handling)
+                self._crash_isolation.leave(handling)
                 verdict = settle_unknown(handling, queue_handlers.unknown(message))
                 self._settling.add(handling, verdict)
             elif len(self.running) < queue_handlers.concurrency:
@@ -499,7 +499,7 @@ class Consumer(Claimer):
     def _release(self, unstarted: Sequence[Handling]) -> None:
         """Return messages whose handlers have not started to the queue."""
         for handling in unstarted:
-            self._crash_isolation.left(handling)
+            self._crash_isolation.leave(handling)
             self._settling.add(handling, RELEASE)
         self._changed.set()
 
@@ -509,7 +509,7 @@ class Consumer(Claimer):
         if self._newest.get(handling.id) is handling:
             del self._newest[handling.id]
         if handling.message.failures:  # only a message with failures can be a suspect
-            self._crash_isolation.left(handling)
+            self._crash_isolation.leave(handling)
         now = self._clock.monotonic()
         handling.took = now - handling.began
         self.prefetch.ended(handling.took)

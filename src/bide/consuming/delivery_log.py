@@ -102,6 +102,7 @@ def log(level: int, handling: Handling, outcome: str, text: str, *arguments: obj
 
 
 def _fields(handling: Handling, outcome: str) -> dict[str, Any]:
+    """Return the fields that each line about a delivery has, for logs as JSON."""
     return {
         "queue": handling.message.queue,
         "id": handling.id,

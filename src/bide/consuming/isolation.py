@@ -66,7 +66,7 @@ class CrashIsolation:
         self._suspect = handling
         return True
 
-    def left(self, handling: Handling) -> None:
+    def leave(self, handling: Handling) -> None:
         """Admit the next suspect if this delivery, which has ended or was released, was one."""
         if self._suspect is handling:
             self._suspect = None

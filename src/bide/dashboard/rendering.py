@@ -74,6 +74,7 @@ def render(template: str, language: str, context: Mapping[str, Any]) -> bytes:
 
 @lru_cache(maxsize=len(LANGUAGES))
 def _environment(language: str) -> Environment:
+    """Return the templates with the texts, filters and variables that all pages use."""
     environment = Environment(
         loader=PackageLoader("bide.dashboard"),
         autoescape=True,

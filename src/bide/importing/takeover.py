@@ -137,7 +137,7 @@ def take_over(
         if dry_run:
             run.count()
         else:
-            with transit.right():
+            with transit.lock():
                 run.move()
         run.note_rest()
     run.result.source_queue = name
@@ -176,7 +176,7 @@ class _Run:
 
     def count(self) -> None:
         """Count what a run would move: what an interrupted run left, and what is in the source."""
-        self.result.finished = len(self.transit.left())
+        self.result.finished = len(self.transit.entries())
         self.result.stored = self.result.finished  # `stored` includes `finished`
         for place in self.source.places():
             skip = 0  # how many elements of the place were read
@@ -205,7 +205,7 @@ class _Run:
 
     def _finish(self) -> None:
         """Move what an interrupted run has taken out of the source."""
-        for entries in in_parts(self.transit.left(), self.batch):
+        for entries in in_parts(self.transit.entries(), self.batch):
             ready = self._readable(entries, taken=True)
             self._carry(ready)
             self.result.finished += len(ready)

@@ -26,7 +26,7 @@ LEASE = 15_000
 """Milliseconds after which another run may go on with what a dead one left."""
 
 PATIENCE = LEASE / 1000 + 2
-"""Seconds that a run waits for the right to import."""
+"""Seconds that a run waits for the lock of the source."""
 
 STALL = 3_600_000
 """Milliseconds for which the store remembers what was put (the last 10,000 messages at most), for a
@@ -91,7 +91,7 @@ def _now() -> int:
 
 
 class Transit:
-    """Carries messages from a source to a queue, while it holds the right to.
+    """Carries messages from a source to a queue, while it holds the lock of the source.
 
     Args:
         source: the source.
@@ -114,8 +114,8 @@ class Transit:
         """Identifies this run."""
 
     @contextmanager
-    def right(self) -> Iterator[None]:
-        """Hold the right to import from this queue, which a dead run has for `LEASE`.
+    def lock(self) -> Iterator[None]:
+        """Hold the lock of this source. That of a dead run ends after `LEASE`.
 
         Raises:
             AlreadyMoving: another run has it.
@@ -134,8 +134,8 @@ class Transit:
             if self._redis.ask("GET", self._lock_key) == self._run.encode():
                 self._redis.ask("DEL", self._lock_key)
 
-    def left(self) -> list[SourceEntry]:
-        """Return what an interrupted run has taken out of the source and not finished."""
+    def entries(self) -> list[SourceEntry]:
+        """Return the entries that an interrupted run has left in transit, in order."""
         entries = map(_decode, self._redis.ask("HVALS", self._transit_key))
         return sorted(entries, key=attrgetter("row"))
 
@@ -167,7 +167,7 @@ class Transit:
             return []
         rows = (message.entry.row for message in taken)
         # The store forgets which rows before this time it knows: their entries are dropped. But a
-        # run that lost its right in between may still be about to put some. Rows begin with their
+        # run that lost the lock in between may still be about to put some. Rows begin with their
         # time, which has 13 digits, so they are in order as texts.
         before = min(taken[0].entry.row, f"{_now() - STALL}")
         puts = []
@@ -195,7 +195,7 @@ class Transit:
         self._eval(_BACK, [], [*_arguments_of(entry), repr(entry.score)])
 
     def _eval(self, script: str, keys: Sequence[bytes], arguments: Sequence[object]) -> Any:
-        """Run a script if this run still has the right to; that extends the right.
+        """Run a script if this run still has the lock; that extends the lock.
 
         Args:
             script: what comes behind the guard.
@@ -203,7 +203,7 @@ class Transit:
             arguments: its `ARGV[3]` and so on; the first two are for the guard.
 
         Raises:
-            AlreadyMoving: another run has the right.
+            AlreadyMoving: another run has the lock.
         """
         all_keys = [self._lock_key, self._transit_key, *keys]
         reply = self._redis.ask(

@@ -49,7 +49,8 @@ class OverduePlans:
     async def _look(self, queue: str) -> None:
         """Apply the plan if there was a gap; if that fails, messages are delivered as they are."""
         try:
-            if not self._lane.capabilities.takes_back:  # else the store is another server
+            # If the store is behind another server, that server applies the plan.
+            if not self._lane.capabilities.takes_back:
                 ask = self._lane.acall
                 await recover_after_gap(queue, self._lane, ask, self._clock, own_name())
         except BideError as error:

@@ -151,6 +151,7 @@ class ManualConsumer(Consumer):
         super()._ended(handling, error)
 
     def _settled(self, pairs: Pairs, outcomes: list[Outcome]) -> None:
+        """Keep what became of each delivery, for the test that ran it."""
         super()._settled(pairs, outcomes)
         for (handling, verdict), outcome in zip(pairs, outcomes, strict=True):
             error = self._raised.pop(handling, None)

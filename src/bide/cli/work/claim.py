@@ -137,6 +137,7 @@ def _token(delivery: Delivery) -> int | str:
 
 
 def _print(out: Output, deliveries: list[Delivery], ack: bool) -> None:
+    """Print claimed messages; on a terminal also how to ack the first, unless `ack` has done so."""
     out.items(
         deliveries,
         COLUMNS,

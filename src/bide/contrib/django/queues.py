@@ -84,6 +84,7 @@ class Queue(OfSettings, bide.Queue):
         wait: float | None = None,
         within: object = None,
     ) -> Any:
+        """Execute a command, in the open transaction of Django if there is one that it can join."""
         self._follow_settings()
         if within is not None or not _can_join(command) or not self._joins():
             # `within=False` is at once, as no `within` is for a `bide.Queue`.

@@ -16,7 +16,7 @@ from bide.engines.postgres.batch import PostgresBatch
 from bide.engines.postgres.calls import change_outcomes
 from bide.engines.postgres.constants import OUTCOME_STATES
 from bide.engines.postgres.putting import put_outcomes, stored
-from bide.engines.postgres.reading import held
+from bide.engines.postgres.reading import still_leased
 from bide.engines.repetition import Answers as SenderAnswers
 from bide.engines.repetition import NotKept, recall
 from bide.model import commands as cmd
@@ -155,7 +155,7 @@ class Remembered:
 
     def _claimed(self, command: cmd.Claim, kept: KeptClaim) -> Reply:
         """Return the reply of a claim, with those messages that it still holds."""
-        messages = held(self._batch, command, kept.reply.token, kept.until)
+        messages = still_leased(self._batch, command, kept.reply.token, kept.until)
         if kept.ids:
             places = {id: place for place, id in enumerate(kept.ids)}
             messages.sort(key=lambda message: places[message.id])

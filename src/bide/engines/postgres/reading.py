@@ -318,8 +318,8 @@ def claim(batch: PostgresBatch, command: cmd.Claim) -> Reply:
     )
 
 
-def held(batch: PostgresBatch, command: cmd.Claim, token: int, until: int) -> list[Message]:
-    """Return the messages that an earlier claim still holds.
+def still_leased(batch: PostgresBatch, command: cmd.Claim, token: int, until: int) -> list[Message]:
+    """Return the messages of an earlier claim whose leases still last.
 
     Args:
         batch: calls the function.

@@ -153,7 +153,7 @@ class RedisEngine:
         """
         interrupted = self._sender.claims
         # First of all: the reply to another call would take the place of that to a claim.
-        answers = [self._sender.again(request) for _, request in interrupted]
+        answers = [self._sender.answer_or_resend(request) for _, request in interrupted]
         for answer in answers:
             call, _ = interrupted[0]
             if not isinstance(answer, StoreError):

@@ -184,9 +184,10 @@ def is_of_shards(answer: object) -> bool:
 
 
 def has_run(answer: Refusal) -> bool:
-    """Tell whether an error is of a script, which has looked whether it was executed before.
+    """Tell whether an error comes from a script of bide, not from the server before it.
 
-    The server itself refuses before that: it is full, its disk fails, the rights were changed.
+    The script looks first whether the call was executed before. So its error says that the call was
+    not. A refusal of the server, such as of one that is full, says nothing about that.
     """
     return answer.word in ("SHARDS", "CORRUPT", "REPETITION") or "@user_function" in str(answer)
 

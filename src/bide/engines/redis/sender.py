@@ -151,10 +151,10 @@ class CallSender(Transport):
         self._note_changes(calls, answers)
         return answers
 
-    def again(self, request: ServerCommand) -> Any:
-        """Return what a call answered; send it again if that is not known.
+    def answer_or_resend(self, request: ServerCommand) -> Any:
+        """Return the answer to a call; send the call again if the answer is not known.
 
-        If it is known, later calls may have taken the place of the reply.
+        Even if it is known, later calls may have taken its place among the stored replies.
         """
         request.again = not request.done
         if request.again:

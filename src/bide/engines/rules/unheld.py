@@ -26,10 +26,14 @@ from bide.model.replies import Outcome
 
 
 def cancel(record: Record, command: Cancel, place: int, facts: Facts) -> Change:
-    """Delete a message that waits. Of a leased one: stop its worker, or what is to follow it."""
+    """Delete a message that waits. A leased one stays, but nothing follows it any more.
+
+    With `running`, the worker of a leased message is asked to stop as well. Without, the outcome
+    tells which of these was removed: a successor (its due time), or the next run ("ending").
+    """
     if command.running and record.state == "leased" and command.if_due in (None, record.due):
         return stop(record, command.actor, facts)
-    # A condition is about the message itself: it says nothing of what follows it.
+    # A version or due time is about the message itself, not about what follows it.
     has_condition = command.if_due is not None or command.if_version or command.versions
     if record.successor is not None and not has_condition:
         after = replace(record, successor=None, run=None)

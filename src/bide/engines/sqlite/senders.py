@@ -109,41 +109,42 @@ def _bounded(answers: Answers) -> bytes:
 def carry_out_once(
     session: Session, commands: Sequence[Command], identities: Sequence[Identity | None]
 ) -> list[Reply | OutcomeUnknown]:
-    """Execute commands, each with an identity once; return the outcome of each.
+    """Execute commands; return the outcome of each.
 
-    New commands are gathered, so that many puts run as one. They are executed before a remembered
-    answer is read, which may depend on them.
+    A command whose identity is remembered was executed before: it gets that answer. The other
+    commands are gathered, so that many puts run as one. They are executed before a remembered
+    answer is read, which may depend on them: of a claim, it has the messages that are still leased.
     """
     senders = Senders(session.run, session.now)
     outcomes: dict[int, Reply | OutcomeUnknown] = {}  # by the place of the command
-    new: dict[int, Identity | None] = {}  # those to be executed together, likewise
-    new_keys: set[tuple[str, int, int]] = set()  # sender, number and place of each of these
+    gathered: dict[int, Identity | None] = {}  # by place: commands to execute together
+    gathered_keys: set[tuple[str, int, int]] = set()  # sender, number and place of each
 
-    def execute_new() -> None:
-        replies = session.carry_out_new([commands[place] for place in new])
-        for (place, identity), reply in zip(new.items(), replies, strict=True):
+    def execute_gathered() -> None:
+        replies = session.carry_out_new([commands[place] for place in gathered])
+        for (place, identity), reply in zip(gathered.items(), replies, strict=True):
             outcomes[place] = reply
             if identity is not None:
                 senders.remember(identity, reply)
-        new.clear()
-        new_keys.clear()
+        gathered.clear()
+        gathered_keys.clear()
 
     for place, identity in enumerate(identities):
         if identity is not None:
             key = identity.sender, identity.number, identity.place
-            if key in new_keys:  # it was sent twice, and both have come together
-                execute_new()
-            new_keys.add(key)
+            if key in gathered_keys:  # it was sent twice, and both have come together
+                execute_gathered()
+            gathered_keys.add(key)
             try:
                 kept = senders.recall(identity)
             except OutcomeUnknown as unknown:
                 outcomes[place] = unknown
                 continue
             if kept is not None:
-                execute_new()
+                execute_gathered()
                 outcomes[place] = answer_again(session, commands[place].queue, kept)
                 continue
-        new[place] = identity
-    execute_new()
+        gathered[place] = identity
+    execute_gathered()
     senders.save()
     return [outcomes[place] for place in range(len(commands))]

@@ -474,10 +474,10 @@ class Quotas:
             )
         queues.update(wanted)
 
-    async def alone(self, namespace: str | None) -> Admitted:
-        """Return a context in which no other request makes queues or subscriptions in a namespace.
+    async def exclusive(self, namespace: str | None) -> Admitted:
+        """Return a context in which only this request makes queues or subscriptions in a namespace.
 
-        Else several requests, perhaps of several processes, would use the same room.
+        Otherwise several requests, perhaps in several processes, could each use the last room.
         """
         admitted = Admitted(())
         await self._begin_to_make(namespace, admitted)

@@ -78,7 +78,7 @@ async def put(call: ApiCall, content: about.SubscriptionIn) -> Answer:
     """
     name, must_be_fresh = await _name(call), wants_fresh(call)
     namespace, _ = split_name(name)
-    with await call.service.quotas.alone(namespace):
+    with await call.service.quotas.exclusive(namespace):
         subscription = Subscription(name=name, **await _checked(call, name, content.fields()))
         tag = _expected_tag(call)
         work = call.records.put(subscription, content.secret, tag=tag, fresh=must_be_fresh)
@@ -119,7 +119,7 @@ async def change(call: ApiCall, content: msgspec.Struct) -> Answer:
     """
     name = await _name(call)
     namespace, _ = split_name(name)
-    with await call.service.quotas.alone(namespace):
+    with await call.service.quotas.exclusive(namespace):
         fields = await _checked(call, name, about.fields_of(content))
         work = call.records.change(name, _expected_tag(call), **fields)
         subscription = await _result_of(call, work)

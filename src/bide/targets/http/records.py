@@ -276,7 +276,7 @@ class Records(Shared):
                 encrypted_count += 1
         return encrypted_count, missing_key_count
 
-    async def still(self, subscription: Subscription) -> bool:
+    async def is_unchanged(self, subscription: Subscription) -> bool:
         """Tell whether a subscription is still stored as it was read: neither changed nor gone."""
         message = await self._find(subscription.name)
         return message is not None and stored(message).tag == subscription.tag

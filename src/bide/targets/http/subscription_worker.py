@@ -194,7 +194,7 @@ class SubscriptionWorker(Consumer):
         if self._recalled:  # something changed since the claim was sent
             return False
         try:
-            is_same = await self._pusher.records.still(self.subscription)
+            is_same = await self._pusher.records.is_unchanged(self.subscription)
         except StoreError:
             is_same = False
         if is_same:

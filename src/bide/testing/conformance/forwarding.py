@@ -28,7 +28,7 @@ def put(
     return driver.put(*ids, on_conflict=conflict, origin=put_origin, **fields)
 
 
-def again(*ids: str) -> list[Outcome]:
+def executed_before(*ids: str) -> list[Outcome]:
     """Return the outcomes of rows that were executed before."""
     return [Outcome(id, False, "forwarded") for id in ids]
 
@@ -42,7 +42,7 @@ class ForwardCases:
         outcomes = driver.cancel("a", "b", versions=[version, other], origin=rows)
         assert done(outcomes) == [True, False]
         outcomes = driver.cancel("a", "b", versions=[other, version], origin=rows)
-        assert outcomes == [*again("a"), Outcome("b", True, due=START + HOUR)]
+        assert outcomes == [*executed_before("a"), Outcome("b", True, due=START + HOUR)]
 
     def test_outboxes_queues_and_commands_apart(self, driver: Driver) -> None:
         put(driver, "a", "1", delay=HOUR)
@@ -50,9 +50,9 @@ class ForwardCases:
         assert put(driver, "c", "1", outbox="sho")[0].done
         assert put(driver.apart("other"), "a", "1")[0].done
         assert put(driver, "d", "11")[0].done
-        assert put(driver, "a", "1") == again("a")
+        assert put(driver, "a", "1") == executed_before("a")
         # One outbox numbers its rows: a row is of one command.
-        assert driver.cancel("a", origin=origin("1")) == again("a")
+        assert driver.cancel("a", origin=origin("1")) == executed_before("a")
 
     def test_rows_before_one_are_forgotten(self, driver: Driver) -> None:
         other = driver.apart("other")
@@ -62,20 +62,20 @@ class ForwardCases:
         put(other, "a", "08", delay=HOUR)
         assert put(driver, "a", "11", "replace", before="10")[0].done
         assert driver.cancel(origin=origin("", before="10")) == []
-        assert put(driver, "a", "10") == again("a")
-        assert put(driver, "a", "08", "replace", outbox="mail") == again("a")
-        assert put(other, "a", "08") == again("a")
+        assert put(driver, "a", "10") == executed_before("a")
+        assert put(driver, "a", "08", "replace", outbox="mail") == executed_before("a")
+        assert put(other, "a", "08") == executed_before("a")
         for row in ("08", "09"):
             assert put(driver, "a", row, "replace", delay=HOUR)[0].done
         # That they are remembered again does no harm: they may be forgotten again.
         assert driver.reschedule("a", at=START, origin=origin("12", before="99"))[0].done
-        assert put(driver, "a", "12") == again("a")
+        assert put(driver, "a", "12") == executed_before("a")
         assert put(driver, "a", "09", "replace")[0].done
 
     def test_a_put_forgets_before_it_remembers(self, driver: Driver) -> None:
         """Also one that names a message twice, for which a store may need two steps."""
         assert all(put(driver, "aa", "07 08", "replace", before="10", delay=HOUR))
-        assert put(driver, "aa", "07 08", "replace") == again("a", "a")
+        assert put(driver, "aa", "07 08", "replace") == executed_before("a", "a")
 
     def test_how_many_rows_are_remembered(self, bare: Driver) -> None:
         half = MAX_FORWARDED // 2
@@ -88,10 +88,10 @@ class ForwardCases:
             bare.put(*rows, origin=cmd.Origin("shop", rows), delay=HOUR)
         # With the three rows above there are two too many in this queue: those of the outboxes
         # whose names come first are forgotten, "mail" and the first of "shop".
-        assert put(bare, "y", "0", outbox="zoo") == again("y")
+        assert put(bare, "y", "0", outbox="zoo") == executed_before("y")
         ids = [rows[-1], *numbered(2, 0, "")]
         bare.cancel(*ids)
         assert done(bare.put(*ids, origin=cmd.Origin("shop", ids))) == [False, True, False]
         assert bare.cancel("x")[0].done
         assert put(bare, "x", "0", outbox="mail")[0].done
-        assert put(other, "x", "0", outbox="mail") == again("x")
+        assert put(other, "x", "0", outbox="mail") == executed_before("x")
