@@ -98,7 +98,7 @@ def require_packages(what: str, *packages: str, extra: str = "server") -> None:
     """Check that the packages of an extra of bide are installed.
 
     Raises:
-        InvalidArgument: one is missing.
+        InvalidArgument: one of these packages is missing.
     """
     for package in packages:
         if importlib.util.find_spec(package) is None:

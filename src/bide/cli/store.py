@@ -182,7 +182,7 @@ def refuse_memory(
         fix: what the user can do.
 
     Raises:
-        InvalidArgument: it lives in memory.
+        InvalidArgument: the URL is that of a store in memory.
     """
     if url.partition(":")[0].lower() == "memory":
         raise InvalidArgument(
@@ -195,7 +195,7 @@ def refuse_internal(queue: str) -> None:
     """Refuse to put into an internal queue of bide.
 
     Raises:
-        InvalidArgument: it is one.
+        InvalidArgument: the queue is internal.
     """
     if is_internal(queue):
         raise InvalidArgument(

@@ -290,7 +290,7 @@ def _inspect(function: Callable[..., Any], name: str) -> tuple[Any, bool]:
     """Return the type of one body, and whether the function takes the deliveries, too.
 
     Raises:
-        InvalidArgument: it takes anything else.
+        InvalidArgument: the function takes anything but a list of bodies and the deliveries.
     """
     check_is_no_generator(function)
     try:

@@ -397,7 +397,7 @@ def check_takes(function: Any, count: int, what: str) -> None:
     """Check that a function can be called with `count` arguments, which `what` names.
 
     Raises:
-        InvalidArgument: it takes others.
+        InvalidArgument: it needs another number of arguments.
     """
     try:
         inspect.signature(function).bind(*[None] * count)

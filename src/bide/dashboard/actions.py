@@ -147,7 +147,7 @@ async def act(view: PageView, log: Callable[[Act], None]) -> HtmlPage | Redirect
 
     Raises:
         PageRefused: the visitor may not do this.
-        BideError: it cannot be done.
+        BideError: the action failed.
     """
     request = view.request
     action = request.get("action")

@@ -296,8 +296,8 @@ class PageView:
         """Return the name in the store of the queue that the request is about.
 
         Raises:
-            PageRefused: it names none.
-            InvalidArgument: it is no name of a queue.
+            PageRefused: the request names no queue.
+            InvalidArgument: the name is not valid for a queue.
             AccessDenied: the visitor may not see it.
         """
         if not (name := self.request.get("queue")):

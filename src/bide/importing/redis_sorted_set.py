@@ -166,7 +166,7 @@ class _Reader(NamedTuple):
         """Return the message of a member.
 
         Raises:
-            InvalidArgument: it cannot be one.
+            InvalidArgument: its content, id or score cannot be those of a message.
         """
         member = entry.member
         content = self._content(member)

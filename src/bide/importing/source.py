@@ -150,7 +150,7 @@ class SourceQueue(ABC):
         """Check that a job has none of the fields in `refusals`.
 
         Raises:
-            NotTakenOver: it has one.
+            NotTakenOver: the job has one of these fields.
         """
         for field, reason in self.refusals.items():
             if job.get(field):

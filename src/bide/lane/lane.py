@@ -85,7 +85,7 @@ class Lane(LaneThread):
             identity: of the command, if another process sent it and may send it again.
 
         Raises:
-            StoreError: it was not executed.
+            StoreError: the command was not executed.
             Closed: the lane was closed.
             WrongContext: it would have to wait, in a thread for which others wait.
         """

@@ -131,7 +131,7 @@ def check_origin(origin: Origin, named: int) -> None:
     """Check the origin of a command that names `named` messages, each by its id.
 
     Raises:
-        InvalidArgument: it cannot be.
+        InvalidArgument: the origin has not one different row for each message.
     """
     if len(set(origin.rows)) != len(origin.rows) or len(origin.rows) != named:
         raise InvalidArgument(

@@ -347,7 +347,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         """`data`, unless a server withheld it.
 
         Raises:
-            AccessDenied: it did; see `withheld`.
+            AccessDenied: a server withheld it; see `withheld`.
         """
         if not self.data and self.json:
             raise AccessDenied(

@@ -170,7 +170,7 @@ def first_run_of(message: NewMessage, at: int | None, delay: int, now: int) -> F
         now: the time of the put.
 
     Raises:
-        InvalidArgument: it cannot repeat so.
+        InvalidArgument: another option of the message cannot be combined with `repeat`.
     """
     for name in ("latest", "spread"):
         if getattr(message, name) is not None:

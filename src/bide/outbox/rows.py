@@ -179,7 +179,7 @@ def outbox(dialect: str) -> Guest:
     """Return what writes the outbox of a database.
 
     Raises:
-        WrongConnection: it cannot have one.
+        WrongConnection: bide has no outbox for this kind of database.
     """
     if dialect == "postgresql":
         return PostgresOutbox()

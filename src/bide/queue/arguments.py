@@ -103,7 +103,7 @@ def overdue_of(value: Any) -> str:
     """Return a plan for what is overdue as a queue has it; empty: none.
 
     Raises:
-        InvalidArgument: it is no plan.
+        InvalidArgument: the value is not a plan.
     """
     if value in (0, "0", ""):
         return ""
@@ -182,7 +182,7 @@ def check_undo(undo: bool, *, several: bool, dry_run: bool, within: object) -> N
         within: the user's connection, if it was given.
 
     Raises:
-        InvalidArgument: it has none.
+        InvalidArgument: the change cannot be taken back.
     """
     if undo and not several:
         raise InvalidArgument(
@@ -239,10 +239,10 @@ def check_running(
 def check_no_rule(
     group: str | None, after: Moment | None, before: Moment | None, dry_run: bool
 ) -> None:
-    """See that a change of one message has no rule for several.
+    """Check that a change of one message has no argument that selects several.
 
     Raises:
-        InvalidArgument: it has one.
+        InvalidArgument: it has such an argument.
     """
     if dry_run or not (group is None and after is None and before is None):
         raise InvalidArgument(

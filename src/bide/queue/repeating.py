@@ -130,7 +130,7 @@ def counting_runs(command: ForecastCommand, most: int | None = None) -> Steps[Fo
         most: how many messages are read and runs counted, together; `None`: any number.
 
     Raises:
-        InvalidArgument: there are more.
+        InvalidArgument: there are more messages and runs than `most`.
     """
     reply: Forecasted = yield command
     effort = 0

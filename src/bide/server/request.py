@@ -116,7 +116,7 @@ class ApiRequest:
         """Return the query's parameters as a struct.
 
         Raises:
-            Problem: they do not fit.
+            Problem: a parameter is unknown, or has another type.
         """
         try:
             pairs = parse_qsl(
@@ -135,7 +135,7 @@ class ApiRequest:
         """Return the request's body as a struct; without a body, its defaults.
 
         Raises:
-            Problem: it does not fit.
+            Problem: the body is not JSON, or a field is unknown or has another type.
         """
         data = await self.text()
         check_json(data)

@@ -226,7 +226,7 @@ class WorkerPool(OwnedByProcess):
         """Run the coroutine that a task has returned on the loop; the thread does not wait for it.
 
         Raises:
-            TypeError: there is no loop.
+            TypeError: the executor has no loop for coroutines.
             RuntimeError: the loop is closed.
         """
         try:

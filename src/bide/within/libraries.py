@@ -81,7 +81,7 @@ def dialect_of(connection: Any, kind: Kind | None = None) -> str:
         kind: its library, if that is known.
 
     Raises:
-        WrongConnection: it is no connection.
+        WrongConnection: the object is not a connection of a library that bide knows.
     """
     match kind or kind_of(connection):
         case "sqlite3":

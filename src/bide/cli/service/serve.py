@@ -144,7 +144,7 @@ def _check(settings: Any, out: Output) -> None:
     """Check that a server with these settings could start, and print them.
 
     Raises:
-        InvalidArgument: it could not.
+        InvalidArgument: one of the settings is not valid, or they do not go together.
         StoreError: the store cannot be opened.
     """
     from bide.cli.store import CommandStore

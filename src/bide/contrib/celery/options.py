@@ -96,7 +96,7 @@ def check_aware(**arguments: Any) -> None:
         arguments: by the names that the error says.
 
     Raises:
-        InvalidArgument: one has none.
+        InvalidArgument: one of these times has no time zone.
     """
     for name, value in arguments.items():
         if isinstance(value, datetime) and value.tzinfo is None:

@@ -107,7 +107,7 @@ def _joining(options: dict[str, Any], *, atomic: bool) -> dict[str, Any]:
     """Return the options of a handler, if `atomic` with the transaction that it runs in.
 
     Raises:
-        InvalidArgument: they have another transaction.
+        InvalidArgument: the options name a transaction already (`within`).
     """
     if not atomic:
         return options

@@ -103,7 +103,7 @@ class BideBackend(BaseTaskBackend):
         """Refuse a task that cannot be enqueued.
 
         Raises:
-            InvalidTask: it says why.
+            InvalidTask: Django refuses the task, or bide the name of its queue.
         """
         super().validate_task(task)
         try:

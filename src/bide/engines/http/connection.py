@@ -119,7 +119,7 @@ class HttpConnection:
         """Send a request whose answer does not end; return it when it has begun.
 
         Raises:
-            StoreUnavailable: there is no answer.
+            StoreUnavailable: the server cannot be reached, or does not answer.
         """
         try:
             return self._send("GET", path, None, content_type, self._name.encode())
@@ -150,7 +150,7 @@ class HttpConnection:
         The arguments are those of `ask`, and the id that the answer must repeat.
 
         Raises:
-            StoreUnavailable: it was not sent.
+            StoreUnavailable: the server cannot be reached, so the request was not sent.
             ChannelBroken: no answer came, or what came is none.
         """
         head = self._heads.get((method, path, content_type))

@@ -121,7 +121,7 @@ class RedisConnection(Wire):
         """Check that the server can be what bide needs, and prepare it.
 
         Raises:
-            Refusal: it refuses.
+            Refusal: the server refuses one of the commands, or lacks a right.
             StoreError: it is not what bide needs.
         """
         is_cluster = self._settings.cluster is not None
@@ -167,7 +167,7 @@ class RedisConnection(Wire):
         """Check by what INFO says that the server is of the kind that the URL names.
 
         Raises:
-            StoreUnavailable: it is another kind.
+            StoreUnavailable: the server is of another kind than the URL says.
             ConnectionError: it is no master any more; the sentinels soon name another one.
         """
         version, role = facts.get("redis_version", "0"), facts.get("role", "master")

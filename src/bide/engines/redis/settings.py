@@ -138,7 +138,7 @@ def _single_host(parts: SplitResult) -> Address:
     """Return the host and port of a URL that names one server; without a host, this machine.
 
     Raises:
-        InvalidArgument: it names several.
+        InvalidArgument: the URL names several servers.
     """
     if not parts.hostname:  # as redis:///0, or redis://:6380/0
         parts = parts._replace(netloc=f"localhost{parts.netloc.rpartition('@')[2]}")

@@ -49,7 +49,7 @@ def file_of(parts: SplitResult) -> Path:
     """Return the file that a URL names.
 
     Raises:
-        InvalidArgument: it names none.
+        InvalidArgument: the URL names a host, or no file.
     """
     path = unquote(parts.path.removeprefix("/"))
     if parts.netloc:

@@ -182,7 +182,7 @@ async def _unpacked(call: ApiCall) -> RequestBatch:
     """Decode a batch in msgpack.
 
     Raises:
-        Problem: it does not fit.
+        Problem: the batch is not MessagePack, or has another form.
     """
     data = await call.request.bytes()
     bodies = call.service.large_bodies

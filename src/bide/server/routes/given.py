@@ -157,7 +157,7 @@ async def one_of(call: ApiCall, kind: type[T]) -> T:
     """Decode a request with the body of one message.
 
     Raises:
-        Problem: it does not fit.
+        Problem: the request is not JSON, or has another form.
         InvalidArgument: it is larger than the largest message.
     """
     data = await call.request.text()
@@ -169,7 +169,7 @@ async def many_of(call: ApiCall) -> wire.PutMany:
     """Decode a request of many messages; of a large request, decode them one by one.
 
     Raises:
-        Problem: it does not fit.
+        Problem: the request is not JSON, or has another form.
     """
     data = await call.request.text()
     if len(data) <= LARGE:
@@ -309,7 +309,7 @@ def changed(
         why: the reason for a change that was not made.
 
     Raises:
-        Problem: it was not changed.
+        Problem: the message was not changed.
     """
     if outcome.done:
         return Answer(200, outcome)

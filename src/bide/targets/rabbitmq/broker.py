@@ -370,7 +370,7 @@ def _check_frames(connection: aio_pika.Connection) -> None:
     """Check the limit that a broker, which may be hostile, has for frames; 0 means no limit.
 
     Raises:
-        Refused: it is too small.
+        Refused: the broker's limit is smaller than `SMALLEST_FRAME`.
     """
     assert connection.transport is not None
     size = connection.transport.connection.connection_tune.frame_max

@@ -147,7 +147,7 @@ class Registrations:
         """Check that a queue has no handler.
 
         Raises:
-            InvalidArgument: it has one.
+            InvalidArgument: the queue has a handler already.
         """
         if queue in self._queue_handlers:
             first = next(iter(self._queue_handlers[queue].handlers.values()))

@@ -344,8 +344,8 @@ class Task(Generic[P, R]):
         See `Queue.result`; the queue needs `result_ttl`.
 
         Raises:
-            NotEnded: it has not ended.
-            NotAcked: it died, expired, or was cancelled.
+            NotEnded: the call has not ended.
+            NotAcked: the call died, expired, or was cancelled.
             NotRemembered: nothing is known of it.
         """
         return self.queue.result(id, wait=wait, type=self.parameters.result)

@@ -111,8 +111,8 @@ class ScheduleTicks(PeriodicUpkeep):
     async def attend(self, handling: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
         """Run a tick, unless it is of an older declaration that has other times.
 
-        Whoever runs a tick of an older declaration puts the newer one in its place: that cannot be
-        edited as long as a worker holds it, which may be always.
+        The worker that runs a tick of an older declaration replaces it with the newer one. An edit
+        could not: it needs a moment at which no worker holds the message, and there may be none.
 
         Args:
             handling: the claimed tick.
@@ -120,7 +120,7 @@ class ScheduleTicks(PeriodicUpkeep):
 
         Raises:
             Unfit: the message is no tick.
-            Discard: it is not run.
+            Discard: the tick must not run; it is acked without running.
         """
         message = handling.message
         tick = tick_of(message, handling.claimed)
@@ -148,7 +148,7 @@ class ScheduleTicks(PeriodicUpkeep):
             old_tick: that is claimed, of a chain.
 
         Raises:
-            Discard: it is left out.
+            Discard: the tick is left out.
         """
         at = run.at if run is not None else old_tick.due if old_tick is not None else None
         if at is None or self._schedule.has_time(at):
