@@ -261,7 +261,7 @@ class Consumer(Claimer):
     def busy(self) -> Busy:
         """Return what it handles now, for heartbeats."""
         busy = Busy(self.queue_handlers.concurrency, len(self.running))
-        if self.running:
+        if self.running:  # the first of them was started first
             busy.longest = next(iter(self.running)).id
             busy.since = round(self._clock.now() - self._lasting * 1000)
         if (window := self.queue_handlers.window) is not None:

@@ -370,54 +370,63 @@ class Places:
         assert survey.plan is not None
         self._survey, self._plan = survey, survey.plan
         self._start = survey.now + 1
-        """The first due time: behind that of all that is overdue, so that none is met again."""
-        self._begun: int | None = None
+        """The due time that the first kept message gets. All that is overdue is due before it, so
+        the recovery does not meet a message again that it has moved."""
+        self._begun_at: int | None = None
         """When the first message was moved, in Unix milliseconds."""
-        self._seen = 0
-        self._next = 0
-        """How many were kept so far."""
-        self._due_of = _due_of(survey.plan, survey.kept)
+        self._seen_count = 0
+        """How many messages were moved, dropped or left as they are so far."""
+        self._placed_count = 0
+        """How many of these got a new due time."""
+        self._offset_of = _offset_of(survey.plan, survey.kept)
 
     def go_on(self, now: int) -> None:
-        """Let the messages that follow be due from when the last one will be moved, by the pace.
+        """Estimate when the recovery will be through; the messages that follow are due from then.
 
-        Else many would be due together when a long recovery is through, for which workers wait.
+        Workers wait for the end of a recovery. If it takes long, many messages would be due at once
+        at its end.
         """
         survey = self._survey
-        if self._begun is None:
-            self._begun = now
+        if self._begun_at is None:
+            self._begun_at = now
             needed = (now - survey.now) * MOVE_COST
         else:
-            needed = (now - self._begun) * survey.report.messages // max(1, self._seen)
-        self._start = max(self._start, self._begun + needed)
+            needed = (now - self._begun_at) * survey.report.messages // max(1, self._seen_count)
+        self._start = max(self._start, self._begun_at + needed)
 
     def move(self, message: Message) -> Move:
         """Return what becomes of the next message, in the order of delivery."""
-        self._seen += 1
+        self._seen_count += 1
         fate = self._survey.fate(message)
         if fate != "kept":
             return Move(message, fate, message.due, message.priority)
         due = message.due
-        if self._due_of is not None:
-            due = self._start + self._due_of(self._next)
-            self._next += 1
-        # One that would expire while it waits is delivered as it is.
+        if self._offset_of is not None:
+            due = self._start + self._offset_of(self._placed_count)
+            self._placed_count += 1
+        # A message that would expire before its new due time keeps the old one.
         if message.rule is None and message.expires is not None:
             due = due if due <= message.due + message.expires else message.due
         priority = 0 if self._plan.fresh_first else message.priority
         return Move(message, "kept", due, priority)
 
 
-def _due_of(plan: Recovery, count: int) -> Callable[[int], int] | None:
-    """Return what says after how many milliseconds each of so many messages is due, by number.
+def _offset_of(plan: Recovery, count: int) -> Callable[[int], int] | None:
+    """Return a function from the number of a message to its due time, as milliseconds from a start.
+
+    `None`: the plan does not move due times.
+
+    Args:
+        plan: spreads messages over a span, or has a rate.
+        count: how many messages there are.
 
     Example:
-        >>> [_due_of(Recovery(spread="1s"), 4)(number) for number in range(4)]
+        >>> [_offset_of(Recovery(spread="1s"), 4)(number) for number in range(4)]
         [0, 250, 500, 750]
     """
     if plan.spread is not None:
         span, most = milliseconds(plan.spread, "spread"), max(1, count)
-        # More may be met than were counted: they come at the end.
+        # There may be more messages than were counted: these come at the end.
         return lambda number: min(number, most) * span // most
     if plan.rate is not None:
         us = interval(plan.rate)

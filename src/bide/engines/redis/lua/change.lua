@@ -11,10 +11,11 @@
 --   purge       delete dead letters
 --   revive      let dead letters be delivered again, with all their attempts
 --   retry       give messages back, to be delivered again; without attempts left they die, but those that repeat
---   untouched   give messages back as if they had not been claimed; a reason is remembered
+--   untouched   give messages back as if they had not been claimed: a `RetryCommand` with `release`; a reason is
+--               remembered
 --   bury        let them die, or use up the attempts of those that repeat; without a token, let those die that no
 --               worker holds, which counts no attempt
---   release     end the lease of any holder: a failed attempt, ready again at once
+--   release     end the lease of any holder, the command `Release`: a failed attempt, ready again at once
 --   repair      make a dead letter of what a claim has leased and its client cannot read
 -- A message that would wait in a closed group then is cancelled instead; if no worker has held it, its outcome is
 -- that the group is closed, and until when.

@@ -26,6 +26,7 @@ END $$;
 -- | release | leased | end the lease, as a failed attempt |
 -- | ack, renew, retry, bury, extend | leased, by the token given | as the holder says; if it was asked to stop, all but ack and extend delete |
 --
+-- `p_untouched`: a retry that counts no attempt (a `RetryCommand` with `release`).
 -- `p_notes`, as JSON: of an ack the results, of an extend the reports; with no `p_delay` the leases stay.
 -- Of an edit `p_next`, `p_notes` and `p_runs` are the due times, rules and runs of each message; null: that stays.
 --
