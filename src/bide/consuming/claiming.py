@@ -117,6 +117,11 @@ class Claimer(ABC):
         free = concurrency + most - len(self.running) - waiting
         return max(0, min(free, CLAIM_MOST)), None
 
+    def _has_room(self) -> bool:
+        """Return whether there is room to claim a message now."""
+        count, _pause = self.room()
+        return count > 0
+
     @abstractmethod
     def start(self, reply: Claimed) -> None:
         """Start the messages of a claim."""
@@ -152,7 +157,7 @@ class Claimer(ABC):
                 if admitted:
                     self._limited = reply.limited
                     self.start(reply)
-                while reply.behind and not self.room()[0]:
+                while reply.behind and not self._has_room():
                     # While handlers run, the store sorts its due messages into lines.
                     command = self._claim_of(0)
                     reply = await self._store_client.patiently(Claimed, command, self)

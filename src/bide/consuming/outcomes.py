@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from bide.model.errors import InvalidArgument
-from bide.model.times import Duration, milliseconds, when
+from bide.model.times import Duration, delay_in_ms, milliseconds
 
 
 class ChosenOutcome(Exception):
@@ -47,7 +47,7 @@ class Retry(ChosenOutcome):
         super().__init__(reason)
         if delay is None and _is_delay(reason):
             raise InvalidArgument(f"reason={reason!r} is a delay; write Retry(delay={reason!r})")
-        self.delay = None if delay is None else when(delay, None)[1]
+        self.delay = None if delay is None else delay_in_ms(delay)
 
 
 class Discard(ChosenOutcome):

@@ -234,13 +234,22 @@ def when(delay: Duration | None, at: Moment | None) -> tuple[int | None, int]:
         if delay is not None:
             raise InvalidArgument("give delay= or at=, not both")
         return unix(at), 0
+    return None, delay_in_ms(delay)
+
+
+def delay_in_ms(delay: Duration | None) -> int:
+    """Return a delay in milliseconds; 0 if none is given.
+
+    Raises:
+        InvalidArgument: it is no duration, or ends after 2100.
+    """
     if delay is None:
-        return None, 0
+        return 0
     ms = milliseconds(delay)
     if ms > _FAR and ms + time.time_ns() // 1_000_000 > LATEST:
         hint = "" if isinstance(delay, str) else "; are those seconds?"
         raise InvalidArgument(f"delay={delay!r} ends past the year 2100{hint}")
-    return None, ms
+    return ms
 
 
 def place_in_span(id: str, span: int) -> int:

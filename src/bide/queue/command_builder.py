@@ -28,6 +28,7 @@ from bide.model.replies import ClosedGroup
 from bide.model.times import (
     Duration,
     Moment,
+    delay_in_ms,
     format_duration,
     milliseconds,
     place_in_span,
@@ -420,7 +421,7 @@ class CommandBuilder:
 
     def retry(self, leases: Sequence[cmd.Lease], delay: Duration, reason: str) -> cmd.RetryCommand:
         """Return the command that returns messages for another attempt."""
-        return cmd.RetryCommand(self.queue, list(leases), when(delay, None)[1], text_of(reason))
+        return cmd.RetryCommand(self.queue, list(leases), delay_in_ms(delay), text_of(reason))
 
     def release(self, leases: Sequence[cmd.Lease]) -> cmd.RetryCommand:
         """Return the command that returns messages without counting an attempt."""
@@ -515,7 +516,7 @@ class CommandBuilder:
 
     def revive(self, ids: Sequence[str], delay: Duration) -> cmd.Revive:
         """Return the command that revives dead letters."""
-        return cmd.Revive(self.queue, arguments.ids_of(ids), when(delay, None)[1], actor=self.actor)
+        return cmd.Revive(self.queue, arguments.ids_of(ids), delay_in_ms(delay), actor=self.actor)
 
 
 def _policy_of(on_conflict: str, others: Sequence[str] = ()) -> cmd.OnConflict:

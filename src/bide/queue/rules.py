@@ -88,14 +88,17 @@ def changed_rule(
     else:
         new_window = None if window is None else checked_window(window)
     if repeat is not None and repeat is not UNSET:
-        given = None if due is None else now + due[1] if due[0] is None else due[0]
-        return ChangedRule(*first_run_at(repeat, given, now, new_window))
+        given_due = None
+        if due is not None:
+            at_ms, delay_ms = due
+            given_due = now + delay_ms if at_ms is None else at_ms
+        return ChangedRule(*first_run_at(repeat, given_due, now, new_window))
     if repeat is UNSET and message is not None and message.repeats and old_rule.repeat is not None:
         return _moved_run(message, TimeRule(old_rule.repeat, window=new_window), due, now)
     new_rule = TimeRule(date=old_rule.date, window=new_window)
     at = None
     if due is not None:
-        at = _opened(new_window, due, now)[0]
+        at, _delay = _opened(new_window, due, now)
     elif message is not None and message.state in ("delayed", "ready") and message.planned is None:
         date = old_rule.date
         is_dated = date is not None and old_rule.is_on_date(message.due)
