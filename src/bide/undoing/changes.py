@@ -110,9 +110,9 @@ def changing(
     by_id: bool = False,
 ) -> Steps[Undoable]:
     """Make a bulk change that can be taken back, in a store that is open; see `bulk_of`."""
-    return (yield from whole(bulk_of(command, where, by_id=by_id), in_store(lane)))
+    return (yield from change_in_parts(bulk_of(command, where, by_id=by_id), in_store(lane)))
 
 
 def taking_back(queue: str, undo: str, actor: str | None, lane: Lane) -> Steps[Undone]:
     """Take back a bulk change, in a store that is open."""
-    return (yield from whole_undo(queue, undo, actor, in_store(lane)))
+    return (yield from undo_in_parts(queue, undo, actor, in_store(lane)))
