@@ -21,6 +21,7 @@ PUT = "sqlite/put.py"
 LIMITS = "sqlite/limits.py"
 ROWS = "sqlite/tables.py"
 READ = "sqlite/reading.py"
+SCANNING = "sqlite/scanning.py"
 
 
 class Mutant(NamedTuple):
@@ -73,8 +74,8 @@ MUTANTS = [
     Mutant(
         "one attempt too many",
         LEASES,
-        "attempted.attempt < attempted.attempts",
-        "attempted.attempt <= attempted.attempts",
+        "attempted.attempt >= attempted.attempts",
+        "attempted.attempt > attempted.attempts",
     ),
     Mutant(
         "release counts an attempt",
@@ -214,7 +215,7 @@ MUTANTS = [
         "l.until <= ? ORDER BY l.until, l.seq LIMIT ?;\n\n-- name: lapsed_whole",
         "l.until < ? ORDER BY l.until, l.seq LIMIT ?;\n\n-- name: lapsed_whole",
     ),
-    Mutant("the token does not count", SESSION, "!= [lease.token for lease in leases]", "== []"),
+    Mutant("the token does not count", QUEUE, "!= [lease.token for lease in leases]", "== []"),
     Mutant(
         "a lease outlives its ack",
         SQL,
@@ -324,7 +325,7 @@ MUTANTS = [
         "READY if row.ready or row.weighted or",
         "READY if row.ready or",
     ),
-    Mutant("any cursor will do", READ, "if not begin.startswith(_BY_ID):", "if False:"),
+    Mutant("any cursor will do", SCANNING, "if not begin.startswith(_BY_ID):", "if False:"),
     Mutant("kept ones are not counted", QUEUE, "row.kept -= len(rows)", "pass"),
     Mutant(
         "a rule reaches one too few",

@@ -62,7 +62,7 @@ Tallies = Callable[[], Mapping[str, Tally]]
 """Returns what a process has done so far, by queue."""
 
 
-class Recorder:
+class PastRecorder:
     """Records the counters of a store once a minute, unless another process was first.
 
     Nothing depends on it: if the store is down, or does not let this process put, work goes on.

@@ -27,7 +27,7 @@ from bide.model.limits import MAX_TALLIES, WAITING_BYTES
 from bide.model.replies import Claimed, Counts, Explained, Reply, expect
 from bide.observing.circumstances import look_further
 from bide.observing.heartbeat import Heartbeat, Report
-from bide.observing.recorder import Recorder
+from bide.observing.recorder import PastRecorder
 from bide.observing.tally import Tally, total
 from bide.queue.delivery import wanted_at
 from bide.server.access.admission import Admission
@@ -311,7 +311,7 @@ class Service:
         if not capabilities.takes_back:
             # Of a store of this process alone nobody else knows the lateness.
             tallies = None if capabilities.shared else self._tallies_of_process
-            await Recorder(self.lane.acall, self.clock, tallies).keep()
+            await PastRecorder(self.lane.acall, self.clock, tallies).keep()
 
     def _tallies_of_process(self) -> dict[str, Tally]:
         """Return what was claimed through this server, and pushed by it, by queue."""

@@ -18,7 +18,7 @@ from bide.model.replies import Claimed, Counts, expect
 from bide.observing import recorder as module
 from bide.observing.heartbeat import Report, put_report
 from bide.observing.past import PAST, reading_past
-from bide.observing.recorder import Recorder
+from bide.observing.recorder import PastRecorder
 from bide.observing.tally import Histogram, Tally
 from bide.testing.clock import FakeClock
 from tests.start import START
@@ -52,7 +52,7 @@ def record(lane: Lane, clock: FakeClock, recorders: int = 1, **options: Any) -> 
 
     async def together() -> None:
         await asyncio.gather(
-            *(Recorder(lane.acall, clock, **options).record() for _ in range(recorders))
+            *(PastRecorder(lane.acall, clock, **options).record() for _ in range(recorders))
         )
 
     asyncio.run(together())

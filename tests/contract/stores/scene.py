@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import bide
-from bide.observing.recorder import Recorder
+from bide.observing.recorder import PastRecorder
 from bide.server.access.tokens import Tokens
 from bide.server.app import ServerApp
 from bide.server.settings import Settings
@@ -57,7 +57,7 @@ def fill(url: str, clock: FakeClock) -> dict[str, str]:
         _remembered(store)
         _debounced(store)
         _limited(store)
-        asyncio.run(Recorder(store.lane.acall, clock).record())
+        asyncio.run(PastRecorder(store.lane.acall, clock).record())
         token = Tokens(store.lane, clock).create(None, ["read", "admin"], name="ann")[0]
         taken = bide.Queue("taken", holder=HOLDER)
         taken.put_many([bide.NewMessage(n, id=f"t{n}", delay="1h", group="g") for n in range(3)])

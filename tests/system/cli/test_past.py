@@ -13,7 +13,7 @@ import bide
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.observing.heartbeat import Report, put_report
-from bide.observing.recorder import Recorder
+from bide.observing.recorder import PastRecorder
 from bide.observing.tally import Histogram
 from bide.testing.clock import FakeClock
 from tests.system.cli.conftest import Bide, Terminal
@@ -35,7 +35,7 @@ class Story:
         self.mail = bide.Queue("mail", url, clock=self.clock)
 
     def record(self) -> None:
-        asyncio.run(Recorder(self.lane.acall, self.clock).record())
+        asyncio.run(PastRecorder(self.lane.acall, self.clock).record())
 
     def pass_minute(self) -> None:
         self.clock.advance(60)

@@ -20,7 +20,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_DEPTH
 from bide.model.message import Item
 from bide.observing.heartbeat import Busy, Report, put_report
-from bide.observing.recorder import Recorder
+from bide.observing.recorder import PastRecorder
 from bide.server.access.tokens import Tokens
 from bide.testing import FakeClock
 from bide.worker.periodic.ticks import SCHEDULE_ID, ScheduleBody
@@ -112,7 +112,7 @@ def test_a_page_has_the_past_and_the_times_of_the_visitor(stage: Stage, ann: Vis
     stage.clock.advance(60 - stage.clock.now() % 60_000 / 1_000)
     lane = open_lane(stage.url, stage.clock)
     for _ in range(3):
-        asyncio.run(Recorder(lane.acall, stage.clock).record())
+        asyncio.run(PastRecorder(lane.acall, stage.clock).record())
         orders.put_many(range(4))
         stage.clock.advance(60)
     close_lane(lane)

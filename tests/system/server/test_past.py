@@ -10,7 +10,7 @@ import bide
 from bide.cli.store import CommandStore
 from bide.model.past import past_command
 from bide.observing.past import PAST, reading_past
-from bide.observing.recorder import Recorder
+from bide.observing.recorder import PastRecorder
 from bide.server.app import ServerApp
 from bide.server.settings import Settings
 from bide.testing.clock import FakeClock
@@ -34,7 +34,7 @@ class Scene:
     def record(self) -> None:
         """Let a minute pass, and record, unless the server was first."""
         self.clock.advance(60)
-        asyncio.run(Recorder(self.app.service.lane.acall, self.clock).record())
+        asyncio.run(PastRecorder(self.app.service.lane.acall, self.clock).record())
 
     def put(self, queue: str, count: int = 1) -> None:
         """Put messages into a queue of the store."""

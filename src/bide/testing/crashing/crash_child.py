@@ -43,7 +43,7 @@ from bide.testing.crashing.effects import (
     records_of_command,
 )
 from bide.testing.crashing.open_transactions import OpenTransactions
-from bide.testing.crashing.replacing import Place
+from bide.testing.crashing.replacing import Reference
 from bide.testing.manual_consumer import Handled, ManualConsumer
 from bide.testing.worker import ManualWorker
 from bide.worker.app.app import App
@@ -67,11 +67,11 @@ class CountedEffect(NamedTuple):
     effect: Effect
     name: str
     """Of the function, in reports."""
-    places: list[Place]
+    places: list[Reference]
     """What refers to it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CrashScript:
     """What one process of a crash test does. It is inherited through the fork."""
 

@@ -73,7 +73,7 @@ class CrashRun:
         return [record for record, _ in self.records]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class CrashTest:
     """What all runs of a crash test share."""
 
@@ -116,15 +116,15 @@ class CrashTest:
         """Let a process live; return whether it was killed, and the time at its end."""
         run.points = []
         script = CrashScript(
-            self.app,
-            self.queue,
-            str(self.message.id),
-            self.effects,
-            self.outside,
-            self.patience,
-            start,
-            dies_at,
-            run.state,
+            app=self.app,
+            queue=self.queue,
+            id=str(self.message.id),
+            effects=self.effects,
+            outside=self.outside,
+            patience=self.patience,
+            start=start,
+            dies_at=dies_at,
+            state=run.state,
         )
         ours, childs = Pipe()
         child = _fork()
@@ -285,14 +285,14 @@ def crash_points(
         raise InvalidArgument(f"crash_points takes a bide.App, not {type(app).__name__}")
     new_message = _message_of(message)
     test = CrashTest(
-        app,
-        _queue_of(app, new_message, queue),
-        new_message,
-        _counted(effects, app),
-        [_checked_outside(thing) for thing in outside],
-        reset,
-        patience,
-        (clock or FakeClock()).now(),
+        app=app,
+        queue=_queue_of(app, new_message, queue),
+        message=new_message,
+        effects=_counted(effects, app),
+        outside=[_checked_outside(thing) for thing in outside],
+        reset=reset,
+        patience=patience,
+        start=(clock or FakeClock()).now(),
     )
     whole = test.run(None)
     _check_whole(whole, test.effects)

@@ -39,7 +39,7 @@ def shown_name(function: Callable[..., Any]) -> str:
     return f"{owner_class.__name__}.{name}"
 
 
-class Place(NamedTuple):
+class Reference(NamedTuple):
     """Something that refers to a function."""
 
     holder: Any
@@ -64,7 +64,7 @@ class Place(NamedTuple):
         return isinstance(vars(self.holder).get(self.name), FunctionType)
 
 
-def places_of(functions: Sequence[Callable[..., Any]], app: App) -> list[list[Place]]:
+def places_of(functions: Sequence[Callable[..., Any]], app: App) -> list[list[Reference]]:
     """Return for each function all that refers to it, by whatever name.
 
     A bound method is an attribute of its object. Other functions are looked up in all modules and
@@ -73,16 +73,16 @@ def places_of(functions: Sequence[Callable[..., Any]], app: App) -> list[list[Pl
     Raises:
         InvalidArgument: nothing that can be changed refers to one of them.
     """
-    places: dict[int, list[Place]] = {id(function): [] for function in functions}
+    places: dict[int, list[Reference]] = {id(function): [] for function in functions}
     for holder, variables in _holders(app, places.keys()):
         for name, value in list(variables.items()):
             plain = value.__func__ if isinstance(value, staticmethod) else value
             if id(plain) in places:
-                places[id(plain)].append(Place(holder, name))
+                places[id(plain)].append(Reference(holder, name))
     for function in functions:
         owner = getattr(function, "__self__", None)
         if owner is not None and not isinstance(owner, ModuleType) and hasattr(owner, "__dict__"):
-            places[id(function)] = [Place(owner, getattr(function, "__name__", ""))]
+            places[id(function)] = [Reference(owner, getattr(function, "__name__", ""))]
         elif not places[id(function)]:
             raise InvalidArgument(
                 f"effects= names {name_of(function)}, which cannot be replaced: no module has it, "

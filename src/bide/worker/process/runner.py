@@ -23,7 +23,7 @@ from bide.lane.lane import Lane
 from bide.logs import logger
 from bide.model.errors import InvalidArgument
 from bide.observing.heartbeat import Heartbeat, Report
-from bide.observing.recorder import Recorder
+from bide.observing.recorder import PastRecorder
 from bide.observing.tally import Tally
 from bide.observing.workers import Span, read_gaps
 from bide.queue.arguments import own_name
@@ -219,7 +219,7 @@ class Runner:
             if not store_client.lane.capabilities.takes_back:
                 # Of a store of this process alone nobody else knows the lateness.
                 tallies = None if store_client.lane.capabilities.shared else self.tallies
-                recorder = Recorder(store_client.lane.acall, store_client.clock, tallies)
+                recorder = PastRecorder(store_client.lane.acall, store_client.clock, tallies)
                 chores.append(background("bide-past", recorder.keep))
             for consumer in consumers:
                 consumer.open()
