@@ -21,6 +21,7 @@ from bide.model.limits import MAX_DEPTH
 from bide.model.message import Item
 from bide.observing.heartbeat import Busy, Report, put_report
 from bide.observing.recorder import PastRecorder
+from bide.observing.tally import Histogram, Tally
 from bide.server.access.tokens import Tokens
 from bide.testing import FakeClock
 from bide.worker.periodic.ticks import SCHEDULE_ID, ScheduleBody
@@ -111,15 +112,21 @@ def test_a_page_has_the_past_and_the_times_of_the_visitor(stage: Stage, ann: Vis
     assert "No worker or server has recorded" in ann.get("/").text
     stage.clock.advance(60 - stage.clock.now() % 60_000 / 1_000)
     lane = open_lane(stage.url, stage.clock)
+    late = Histogram()
+    late.observe(0.2)
+    tallies = {"orders": Tally(lateness=late)}
     for _ in range(3):
-        asyncio.run(PastRecorder(lane.acall, stage.clock).record())
+        asyncio.run(PastRecorder(lane.acall, stage.clock, lambda: tallies).record())
         orders.put_many(range(4))
         stage.clock.advance(60)
     close_lane(lane)
     for path in ("/?span=1h", "/queue?queue=orders&span=1h"):
         utc = ann.get(path).text
         assert "put: 4, done: 0, failed: 0" in utc
+        assert "99 of 100 late by 250ms at most" in utc
         assert 'class="local"' not in utc
+        chinese = ann.get(path, accept_language="zh")
+        assert (chinese.status, "250ms" in chinese.text) == (200, True)
         local = ann.get(path, cookie="bide_zone=Asia/Tokyo").text
         assert local.count('class="local"') == utc.count("<g><text") > 3
         assert "below them those of Asia/Tokyo" in local
