@@ -1,36 +1,125 @@
-"""Counts of queues for metrics, and why nothing can listen at an address."""
+"""Give Prometheus the metrics: a registry for programs, and a server for processes without one.
 
-import os
-from collections.abc import Iterable
-from socket import gaierror
+It is imported where metrics are wanted: the package of Prometheus may be missing.
 
-from bide.lane.lane import Lane
-from bide.model.commands import Count
+Raises:
+    InvalidArgument: prometheus_client is not installed.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from threading import Thread
+from typing import Self, cast
+from wsgiref.simple_server import WSGIServer
+
 from bide.model.errors import InvalidArgument
-from bide.model.replies import Counts, expect
+from bide.model.replies import Counts
+from bide.observing.families import Metric, store_metrics
+from bide.observing.listening import unlistenable
+from bide.observing.store_counts import counts_of
+
+__all__ = ["MetricsServer", "counts_of", "registry_of"]
+
+try:
+    from prometheus_client import CollectorRegistry, core, start_http_server
+    from prometheus_client.metrics_core import Metric as PrometheusMetric
+except ModuleNotFoundError as error:
+    raise InvalidArgument(
+        "metrics need prometheus_client, which is not installed: pip install 'bide[metrics]'"
+    ) from error
 
 
-def counts_of(lane: Lane, queues: Iterable[str]) -> dict[str, Counts]:
-    """Read the counts of queues.
-
-    Raises:
-        StoreError: the store cannot be read.
-    """
-    return {queue: expect(Counts, lane.call(Count(queue))) for queue in queues}
-
-
-def unlistenable(text: str, error: OSError) -> InvalidArgument:
-    """Return an error with the cause and the fix.
+def registry_of(
+    counts: Callable[[], Mapping[str, Counts]],
+    *,
+    more: Callable[[], Iterable[Metric]] | None = None,
+    now: Callable[[], float] = time.time,
+) -> CollectorRegistry:
+    """Return a registry whose metrics are read at each scrape.
 
     Args:
-        text: the beginning of the text, with the port.
-        error: the error of the attempt to listen.
+        counts: reads the queues; see `counts_of`.
+        more: returns other metrics, such as `worker_metrics`.
+        now: returns Unix seconds.
 
     Example:
-        >>> str(unlistenable("port=80 is no port", PermissionError(13, ""))).partition(";")[0]
-        'port=80 is no port: Permission denied'
+        >>> from prometheus_client import generate_latest
+        >>> from bide.model.replies import Flow, Sizes
+        >>> registry = registry_of(lambda: {"orders": Counts(Sizes(delayed=3), Flow(put=3))})
+        >>> [line for line in generate_latest(registry).decode().split("\\n") if "delayed" in line]
+        ['bide_queue_messages{queue="orders",state="delayed"} 3.0']
     """
-    number = None if isinstance(error, gaierror) else error.errno  # it has numbers of its own
-    cause = os.strerror(number) if number else error.strerror or str(error)
-    fix = "take a free port of 1024 or more, at an address of this machine"
-    return InvalidArgument(f"{text}: {cause}; {fix}")
+    registry = CollectorRegistry()
+    registry.register(_Collector(partial(store_metrics, counts, now)))
+    if more is not None:
+        registry.register(_Collector(more))
+    return registry
+
+
+class _Collector:
+    """Gives a registry the metrics that a function returns."""
+
+    def __init__(self, gather: Callable[[], Iterable[Metric]]) -> None:
+        self._gather = gather
+
+    def collect(self) -> Iterator[PrometheusMetric]:
+        """Yield the metrics as they are now."""
+        return map(_for_prometheus, self._gather())
+
+
+def _for_prometheus(metric: Metric) -> PrometheusMetric:
+    """Return a metric with a sample for each figure."""
+    family = metric.family
+    family_class = getattr(core, f"{family.type.title()}MetricFamily")  # such as GaugeMetricFamily
+    prometheus_metric = family_class(family.name, family.text, labels=family.labels.split())
+    for labels, values in metric.samples:
+        prometheus_metric.add_metric(labels, *values)
+    return cast("PrometheusMetric", prometheus_metric)
+
+
+class MetricsServer:
+    """Serves the metrics of a registry over HTTP, in a thread of its own.
+
+    Args:
+        registry: see `registry_of`.
+        port: 0 for any free port, which is in `port` after `open`.
+        host: the address to listen on; by default only this machine can connect.
+    """
+
+    def __init__(self, registry: CollectorRegistry, port: int, host: str = "127.0.0.1") -> None:
+        self.port = port
+        self._registry = registry
+        self._host = host
+        self._running: tuple[WSGIServer, Thread] | None = None
+        """The server, and the thread that it runs in; `None` while it is closed."""
+
+    def open(self) -> None:
+        """Start to serve.
+
+        Raises:
+            InvalidArgument: the port is in use, or the address is not of this machine.
+        """
+        try:
+            server, thread = start_http_server(self.port, self._host, self._registry)
+        except OSError as error:
+            text = f"metrics={self._host}:{self.port} cannot be listened on"
+            raise unlistenable(text, error) from error
+        self._running = server, thread
+        self.port = server.server_port
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop serving."""
+        if self._running is not None:
+            server, thread = self._running
+            server.shutdown()
+            server.server_close()
+            thread.join()
+            self._running = None

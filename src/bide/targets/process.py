@@ -13,7 +13,7 @@ from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.logs import logger
 from bide.observing.families import Metric
-from bide.observing.metrics import counts_of
+from bide.observing.store_counts import counts_of
 from bide.targets.amqp import Address
 from bide.targets.http.addresses import AddressGate
 from bide.targets.http.stats import push_metrics
@@ -95,7 +95,7 @@ def _metrics_server(
     lane: Lane, pusher: Pusher, host: str, port: int
 ) -> AbstractContextManager[object]:
     """Return a server of metrics; as a context manager it serves them until it is left."""
-    from bide.observing.prometheus import MetricsServer, registry_of  # here: it may be missing
+    from bide.observing.metrics import MetricsServer, registry_of  # here: it may be missing
 
     loop = asyncio.get_running_loop()
 

@@ -21,8 +21,8 @@ from bide.engines.sqlite import SqliteEngine
 from bide.lane.lane import Lane
 from bide.model.errors import InvalidArgument
 from bide.observing.families import Metric, worker_metrics
-from bide.observing.metrics import counts_of
-from bide.observing.prometheus import MetricsServer, registry_of
+from bide.observing.metrics import MetricsServer, registry_of
+from bide.observing.store_counts import counts_of
 from bide.observing.tally import BOUNDS, Histogram, Tally, total
 from bide.testing import FakeClock
 from tests.counting import count_calls
@@ -178,9 +178,9 @@ def test_a_port_that_is_taken_is_named() -> None:
 
 def test_a_missing_library_is_named_with_the_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "bide.observing.prometheus")
+    monkeypatch.delitem(sys.modules, "bide.observing.metrics")
     with pytest.raises(bide.InvalidArgument, match=r"pip install 'bide\[metrics\]'"):
-        importlib.import_module("bide.observing.prometheus")
+        importlib.import_module("bide.observing.metrics")
 
 
 def test_a_value_on_a_bound_is_within_it() -> None:

@@ -20,7 +20,7 @@ from bide.model.limits import MAX_TALLIES
 from bide.model.message import Message
 from bide.model.replies import Claimed, Counts, Flow, Sizes
 from bide.observing.families import claim_metrics
-from bide.observing.prometheus import registry_of
+from bide.observing.metrics import registry_of
 from bide.observing.tally import Tally
 from bide.server.access.rights import OPEN, Caller
 from bide.server.app import ServerApp

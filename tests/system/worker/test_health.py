@@ -20,7 +20,7 @@ from bide.engines.sqlite import SqliteEngine
 from bide.model.commands import Put, Scan
 from bide.model.replies import Page
 from bide.observing.heartbeat import REGISTER, Report, read
-from bide.observing.prometheus import MetricsServer
+from bide.observing.metrics import MetricsServer
 from bide.worker.process.health import notify, update_health_file, watchdog_seconds
 from bide.worker.process.processes import ProcessReport
 from bide.worker.process.supervisor import Supervisor

@@ -18,7 +18,7 @@ from bide.consuming.delivery_log import SUMMARY
 from bide.model.commands import Configure, Explain, Put, Scan
 from bide.model.message import Item
 from bide.observing.heartbeat import REGISTER, Report
-from bide.observing.metrics import unlistenable
+from bide.observing.listening import unlistenable
 from bide.observing.tally import Tally
 from bide.observing.workers import SeenProcess, gaps_before, seen_of
 from bide.worker.process.processes import ProcessReport, receive, reporting

@@ -191,7 +191,7 @@ async def _exposition(call: ApiCall) -> bytes:
         *push_metrics(subscriptions, stats.sent, now),
         *(_request_metrics(stats) if _sees_all(caller) else ()),
     ]
-    from bide.observing.prometheus import registry_of  # here: the package may be missing
+    from bide.observing.metrics import registry_of  # here: the package may be missing
 
     registry = registry_of(read_counts, more=lambda: metrics, now=lambda: now / 1000)
     from prometheus_client import generate_latest

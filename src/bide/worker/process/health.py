@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from bide.logs import logger
-from bide.observing.metrics import unlistenable
+from bide.observing.listening import unlistenable
 
 _log = logger("bide.worker")
 

@@ -186,7 +186,7 @@ class Supervisor:
                     opened.callback(server.close)
                 if self.metrics is not None:
                     # Here: the package may be missing.
-                    from bide.observing.prometheus import MetricsServer, registry_of
+                    from bide.observing.metrics import MetricsServer, registry_of
 
                     registry = registry_of(self.totals.counts, more=self.totals.metrics)
                     host, port = self.metrics

@@ -8,7 +8,7 @@ from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.replies import Counts
 from bide.observing.families import Metric, worker_metrics
-from bide.observing.metrics import counts_of
+from bide.observing.store_counts import counts_of
 from bide.observing.tally import Tally, total
 from bide.threads import deaths
 from bide.worker.process.processes import Process

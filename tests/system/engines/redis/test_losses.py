@@ -11,7 +11,7 @@ from bide.engines.redis import RedisEngine
 from bide.model.commands import Ack, Cancel, Claim, Configure, Count, Delete, Lease, Put, Queues
 from bide.model.message import Item
 from bide.model.replies import Names
-from bide.observing.prometheus import registry_of
+from bide.observing.metrics import registry_of
 from tests.servers import RedisServer
 from tests.system.engines.redis.conftest import Open
 
