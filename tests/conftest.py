@@ -140,19 +140,15 @@ def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run the tests marked `own_process` each in a process of its own.
 
     Errors that strike anywhere strike the libraries of others and Python's own, too. What these
     leave half done, such as a lock that nobody holds, would let a later test hang or fail.
     """
-    if item.get_closest_marker("own_process") is None or OWN_PROCESS in os.environ:
+    if pyfuncitem.get_closest_marker("own_process") is None or OWN_PROCESS in os.environ:
         return None
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    call = pytest.CallInfo.from_call(lambda: _run_in_own_process(item), when="call")
-    report = pytest.TestReport.from_item_and_call(item, call)
-    item.ihook.pytest_runtest_logreport(report=report)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    _run_in_own_process(pyfuncitem)
     return True
 
 

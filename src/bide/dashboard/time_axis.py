@@ -427,5 +427,5 @@ def fitting_span(forecast: Forecasted | None, past: Past | None, now: int) -> Sp
         return DEFAULT_SPAN
     ahead = forecast.start + (counts[-1] + 1) * DEFAULT_SPAN.bucket - now if counts else 0
     behind = now - slots[0][0] if slots else 0
-    needed = max(ahead, behind)
-    return next((span for span in SPANS.values() if span.length >= needed), DEFAULT_SPAN)
+    needed = min(max(ahead, behind), DEFAULT_SPAN.length)
+    return next(span for span in SPANS.values() if span.length >= needed)

@@ -37,12 +37,15 @@ def lasting() -> StoreUnavailable:
 
 
 async def contact(opening: Opening, url: str = URL) -> list[None]:
-    """Make contact while time passes; return how often the store was noted to be away."""
+    """Make contact, 30 s after each attempt; return how often the store was noted to be away."""
     clock, noted = FakeClock(), list[None]()
     lane = Lane(opening, clock)
     task = asyncio.create_task(first_contact(lane, url, lambda: noted.append(None)))
+    pauses = 0
     while not task.done():
-        clock.advance(30)
+        if len(noted) > pauses:
+            pauses += 1
+            clock.advance(30)
         await asyncio.sleep(0.001)
     await task
     return noted
