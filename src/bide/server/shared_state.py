@@ -5,6 +5,7 @@ answers a scrape adds up all posts. A process never writes figures of another on
 own only after it has posted them, so no sum decreases by that, whichever process is scraped.
 """
 
+import errno
 import fcntl
 import hashlib
 import math
@@ -12,6 +13,7 @@ import os
 import secrets
 import struct
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
@@ -40,6 +42,27 @@ def make_file(name: str = "bide-shared") -> int:
         return os.dup(file.fileno())
 
 
+RETRY_LOCK = 0.001
+"""Seconds until a lock is asked for once more that the system took for part of a deadlock."""
+
+
+def take_lock(file: int, length: int = 0, start: int = 0) -> None:
+    """Lock a file, or a part of it, and wait until others have released it.
+
+    The system counts locks by process: where one thread waits for a namespace, and another one of
+    the same process holds a file for a moment, it may see a deadlock that is none, and refuses to
+    wait. Who holds a file waits for no namespace, so the lock is free soon.
+    """
+    while True:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX, length, start)
+            return
+        except OSError as error:
+            if error.errno != errno.EDEADLK:
+                raise
+        time.sleep(RETRY_LOCK)
+
+
 class SharedFile:
     """A file that processes share, and its lock, which the system releases when a process dies.
 
@@ -58,7 +81,7 @@ class SharedFile:
     @contextmanager
     def locked(self) -> Iterator[int]:
         """Hold the lock, and yield the descriptor."""
-        fcntl.lockf(self._file, fcntl.LOCK_EX)
+        take_lock(self._file)
         try:
             yield self._file
         finally:
@@ -310,7 +333,7 @@ class Columns(SharedFile):
         """
         # The bytes before are the locks of columns.
         byte = MOST_COLUMNS + int.from_bytes(_key_of(namespace)[:4])
-        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, byte)
+        take_lock(self._file, 1, byte)
         return byte
 
     def release(self, byte: int) -> None:

@@ -128,6 +128,7 @@ def test_labels_are_at_round_times() -> None:
         (forecast(), past(PastSlot(), PastSlot()), "1h"),
         (forecast(_0=1), past(*[PastSlot()] * 200), "6h"),
         (forecast(_0=1), past(*[PastSlot()] * 1_440), "24h"),
+        (forecast(_0=1), past(*[PastSlot()] * 1_442), "24h"),  # more is never shown at first
         (None, past(PastSlot()), "24h"),
         (forecast(_0=1), None, "24h"),
     ],
