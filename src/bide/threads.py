@@ -35,7 +35,7 @@ from bide.clock import Signal
 from bide.logs import logger
 
 PAUSE = 1.0
-"""The minimum time in seconds from one start of a thread to the next."""
+"""The minimum time in seconds from one restart of a thread to the next."""
 
 LOOK_AGAIN = 1.0
 """How often, in seconds, who waits for a thread checks that it is there."""
@@ -116,20 +116,15 @@ class Background:
     def _start(self, thread: threading.Thread) -> None:
         """Start the thread, from another new one: no signal handler runs in it.
 
-        The system may have no thread left. That is tried until it succeeds, or somebody waits for
-        the end: a task on an event loop waits for what the thread does, and does not look whether
-        it is there.
+        If the system has no thread left after this one, this one does the work. A task on an event
+        loop waits for it, and does not look whether it is done.
         """
-        while True:
-            try:
-                return thread.start()
-            except Exception as error:  # noqa: BLE001  (there may be one later)
-                _log.error(
-                    "cannot start the thread %s (%s); next attempt in %g s", self.name, error, PAUSE
-                )
-            if self._joining:
-                return self._note_end()
-            Signal().wait(PAUSE)
+        try:
+            thread.start()
+        except Exception as error:  # noqa: BLE001  (the work is done without it)
+            _log.warning("%s: no thread of this name (%s), another one works", self.name, error)
+            threading.current_thread().name = self.name
+            self._main()
 
     def _note_end(self) -> None:
         """Note that the thread has ended, and wake those that wait for that."""

@@ -249,7 +249,7 @@ class ServerApp:
             background("bide-zones", service.keep_planned),
             background("bide-past", service.keep_past),
         ]
-        if service.capabilities.shared:
+        if service.lane.capabilities.shared:
             tasks.append(background("bide-heartbeat", service.heartbeat().keep))
         try:
             yield

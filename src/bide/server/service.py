@@ -7,7 +7,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
@@ -15,7 +14,6 @@ import msgspec
 from bide.clock import SYSTEM_CLOCK, Clock, sleep
 from bide.consuming.zone_update import keep_planned
 from bide.engines.bounded_dict import BoundedDict
-from bide.engines.port import Capabilities
 from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import arun_steps
 from bide.logs import logger
@@ -276,11 +274,6 @@ class Service:
         self.requests[operation, status] += 1
         self.seconds[operation] += took
         return took
-
-    @cached_property
-    def capabilities(self) -> Capabilities:
-        """What the store can do; the first to ask opens it."""
-        return self.lane.capabilities
 
     @property
     def stats(self) -> ServerStats:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import click
 
@@ -14,9 +13,6 @@ from bide.cli.store import CommandStore
 from bide.cli.times import iso, read_duration
 from bide.model.past import Past, PastSlot, SlotLength, past_command
 from bide.observing.past import reading_past
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 COLUMNS = ("put", "done", "failed", "late p50", "p99")
 
@@ -89,11 +85,13 @@ def _show(out: Output, past_slots: Past, name: str) -> None:
         (name, "bold"),
         (f"  {plural(done, 'message')} done, {plural(failed, 'attempt')} failed", "dim"),
     )
-    out.console.print(_table(past_slots, first, slots))
+    _print_table(out, past_slots, first, slots)
 
 
-def _table(past_slots: Past, first: int, slots: Sequence[PastSlot | None]) -> "Table":
-    """Return the table; slots in a row that nobody has recorded are one line."""
+def _print_table(
+    out: Output, past_slots: Past, first: int, slots: Sequence[PastSlot | None]
+) -> None:
+    """Print a row for each slot; slots in a row that nobody has recorded are one line."""
     from rich.bar import Bar
     from rich.table import Table
 
@@ -113,7 +111,7 @@ def _table(past_slots: Past, first: int, slots: Sequence[PastSlot | None]) -> "T
         elif not is_gap:
             table.add_row(label, *([""] * len(COLUMNS)), text_of(("nothing recorded", "dim")))
         is_gap = slot is None
-    return table
+    out.console.print(table)
 
 
 def _cells(slot: PastSlot) -> list[Cell]:

@@ -63,27 +63,14 @@ class BatchPart(NamedTuple):
     """How many of them may have large replies."""
 
 
-class DividedBatch(NamedTuple):
-    """The parts of a batch, in order, and what is true of all of them."""
-
-    parts: list[BatchPart]
-    large_count: int
-    """How many of its commands may have large replies."""
-    only_reads: bool
-    """Whether no command changes anything."""
-
-
-def parts_of(batch: Sequence[Sent]) -> DividedBatch:
-    """Divide a batch into parts."""
+def parts_of(batch: Sequence[Sent]) -> list[BatchPart]:
+    """Return the parts of a batch, in order."""
     parts: list[BatchPart] = []
     together: list[Sent] = []
-    large_count = total_count = 0
-    only_reads = True
+    large_count = 0
     for sent in batch:
         slow = is_slow(sent.command)
         own_count = 1 if isinstance(sent.command, _WITH_LARGE_REPLIES) else 0
-        total_count += own_count
-        only_reads = only_reads and sent.command.only_reads
         if together and (slow or large_count + own_count > MOST_LARGE_AT_ONCE):
             parts.append(BatchPart(together, large_count=large_count))
             together, large_count = [], 0
@@ -94,7 +81,7 @@ def parts_of(batch: Sequence[Sent]) -> DividedBatch:
             large_count += own_count
     if together:
         parts.append(BatchPart(together, large_count=large_count))
-    return DividedBatch(parts, total_count, only_reads)
+    return parts
 
 
 class Batches:
@@ -129,8 +116,9 @@ class Batches:
             Problem: there is no room for the replies.
             ClientGone: the client has gone.
         """
-        parts, large_count, only_reads = parts_of(batch)
-        if large_count:
+        parts = parts_of(batch)
+        only_reads = all(sent.command.only_reads for sent in batch)
+        if any(part.large_count for part in parts):
             largest = self._gate.largest
             wanted_room = sum(room_for(sent.command, largest) for sent in batch)
             await visit.hold(min(wanted_room, cmd.MAX_BYTES))

@@ -144,7 +144,7 @@ def _identities(call: ApiCall, request: RequestBatch) -> list[Identity | None]:
     commands = request.commands
     if request.client is None:
         return [None] * len(commands)
-    if not call.service.capabilities.remembers:
+    if not call.service.lane.capabilities.remembers:
         raise invalid("client", "the store behind this server does not remember answers")
     places = request.places or range(len(commands))
     if len(places) != len(commands):
@@ -251,7 +251,7 @@ async def about(call: ApiCall) -> About:
 
     # Those of the store, except for what the server does not pass on or does itself.
     capabilities = msgspec.structs.replace(
-        call.service.capabilities, caller_time=False, resends=False, takes_back=True
+        call.service.lane.capabilities, caller_time=False, resends=False, takes_back=True
     )
     caller = call.caller
     rights = [right for right in RIGHTS if caller.may(right)]

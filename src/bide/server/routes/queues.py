@@ -265,7 +265,7 @@ async def search(call: ApiCall, query: SearchQuery) -> SearchOut:
         query.cursor,
         query.limit,
         query.read,
-        ids_ordered=call.service.capabilities.ids_ordered,
+        ids_ordered=call.service.lane.capabilities.ids_ordered,
     )
     await call.visit.hold(PAGE_BYTES)
     with call.visit.slowly():
