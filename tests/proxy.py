@@ -120,10 +120,10 @@ class Proxy:
         self.cut_all()
 
     def cut_all(self) -> None:
-        """Cut every connection that is open."""
-        for pair in self._open:
+        """Cut every connection that is open; not the one that a client then opens at once."""
+        cut, self._open = self._open, []
+        for pair in cut:
             pair.close()
-        self._open = []
 
     def freeze(self) -> None:
         """Let nothing more through on the connections that there are, and keep them open."""
