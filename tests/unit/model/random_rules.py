@@ -23,7 +23,7 @@ ZONES = [
     "Africa/Casablanca",
     "Pacific/Apia",
 ]
-FIRST, DAYS = datetime(2024, 1, 1, tzinfo=UTC).replace(tzinfo=None), 1_500
+FIRST, DAYS = datetime(2024, 1, 1, tzinfo=UTC), 1_500
 """From when on rules begin, and within how many days."""
 
 
@@ -34,7 +34,7 @@ class RandomRule(NamedTuple):
     fields: dict[str, Any]
     """The numbers of each field, by the names of dateutil; missing: any."""
     start: datetime
-    """In the zone of the rule, without saying so."""
+    """In the zone of the rule, without saying so; its clocks do not skip it."""
 
 
 def random_rule(chance: Random) -> RandomRule:
@@ -51,12 +51,13 @@ def random_rule(chance: Random) -> RandomRule:
     cron_weekdays = None if weekdays is None else [(day + 1) % 7 for day in weekdays]
     texts = [_text(field) for field in (minutes, hours, days, months, cron_weekdays)]
     named = {"bymonthday": days, "bymonth": months, "byweekday": weekdays}
+    zone = chance.choice(ZONES)
     start = FIRST + timedelta(minutes=chance.randrange(DAYS * 24 * 60))
     return RandomRule(
-        bide.Cron(" ".join(texts), chance.choice(ZONES)),
+        bide.Cron(" ".join(texts), zone),
         {"byminute": minutes, "byhour": hours}
         | {name: numbers for name, numbers in named.items() if numbers is not None},
-        start,
+        start.astimezone(ZoneInfo(zone)).replace(tzinfo=None),
     )
 
 
