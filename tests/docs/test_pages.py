@@ -64,6 +64,8 @@ FENCE = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 CAPTION = re.compile(r"\A:caption: (\S+)\n\n?")
+NAME = re.compile(r"\A# (\S+\.py)\n")
+"""The first line of a block of code that is a file, where captions are not shown."""
 
 
 class Block(NamedTuple):
@@ -95,7 +97,10 @@ def steps(page: str) -> Iterator[dict[str, Any]]:
         if after and after.info == "text" and not page[block.end : after.start].strip():
             output = after.text
         step = {"line": block.line, "text": block.text, "output": output}
-        if block.info in ("python", "pycon"):
+        if block.info == "python" and (name := NAME.match(block.text)):
+            files.add(name[1])
+            yield {**step, "kind": "file", "name": name[1]}
+        elif block.info in ("python", "pycon"):
             yield {**step, "kind": block.info}
         elif block.info == "{code-block} python":
             caption = CAPTION.match(block.text)
@@ -228,20 +233,25 @@ BOUND = 120.0
 
 @pytest.mark.process
 def test_the_first_program_puts_cancels_and_runs_in_a_worker(tmp_path: Path) -> None:
-    block = next(block for block in blocks((ROOT / "README.md").read_text()) if "App" in block.text)
-    (tmp_path / "shop.py").write_text(block.text.replace("30m", "1ms"))
+    page = blocks((ROOT / "README.md").read_text())
+    shop = next(block.text for block in page if "App" in block.text)
+    paid = next(block.text for block in page if "from shop" in block.text)
+    assert len([line for line in shop.splitlines() if line and not line.startswith("#")]) == 8
+    (tmp_path / "shop.py").write_text(shop.replace("30m", "1ms"))
+    (tmp_path / "paid.py").write_text(paid)
     environment = {name: text for name, text in os.environ.items() if not name.startswith("BIDE_")}
     environment["PYTHONUNBUFFERED"] = "1"
-    program = subprocess.run(
-        [sys.executable, "-W", "error", "shop.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=BOUND,
-        check=True,
-    )
-    assert program.stdout == "order 42 is paid\n"
+    for program, printed in (("shop.py", ""), ("paid.py", "order-42 is cancelled\n")):
+        finished = subprocess.run(
+            [sys.executable, "-W", "error", program],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=BOUND,
+            check=True,
+        )
+        assert finished.stdout == printed
     with subprocess.Popen(
         [sys.executable, "-m", "bide", "worker", "shop:app"],
         cwd=tmp_path,
