@@ -58,7 +58,7 @@ def receiving() -> Iterator[int]:
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
-    begun.wait(20)
+    begun.wait(60)
     try:
         yield port
     finally:
@@ -76,7 +76,7 @@ def test_every_example_prints_what_the_page_says(tmp_path: Path, page: Path) -> 
             script = "\n".join([*functions, command]).replace(":8642", f":{port}")
             script = script.replace(":9000", f":{receiving_port}")
             done = subprocess.run(
-                ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=30
+                ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120
             )
             got = f"{done.stdout.rstrip()}\n" if done.stdout.strip() else ""
             same = doctest.OutputChecker().check_output(output, got, doctest.ELLIPSIS)

@@ -176,12 +176,12 @@ def test_the_last_runs_where_history_is_kept(run: Bide, url: str, terminal: Term
     with bide.Queue("reminders", url, history="1h") as reminders:
         reminders.put("x", id="ann", repeat=bide.Every("100ms", missed="all"), attempts=1)
         for number in range(12):
-            (delivery,) = reminders.claim(wait=5)
+            (delivery,) = reminders.claim(wait=60)
             if number == 11:
                 delivery.bury("no")
             else:
                 delivery.ack()
-        assert reminders.claim(wait=5)
+        assert reminders.claim(wait=60)
     work(app, "reports", put=1)
     lines = [json.loads(line) for line in run("schedules", "--json").output.splitlines()]
     ann, reports, sweeps_facts = lines

@@ -128,8 +128,9 @@ def test_events_tell_what_happens(client: Client, stack: ExitStack) -> None:
         assert "200" in next(lines)
         assert _event(lines, "counts")["counts"]["sizes"]["delayed"] == 1
         client.put(f"{Q}/messages/second", {"body": 1})
-        assert _event(lines, "hint") == {"queue": "orders", "wake_in": 0}
-        assert _event(lines, "counts")["counts"]["flow"]["put"] == 2
+        hint, counts = _events(lines, "hint", "counts")
+        assert hint == {"queue": "orders", "wake_in": 0}
+        assert counts["counts"]["flow"]["put"] == 2
     stack.close()
     until(lambda: len(client.app.service.events) == 0)
 
@@ -150,10 +151,20 @@ def test_events_are_those_of_the_namespace(
 
 
 def _event(lines: Iterator[str], kind: str) -> Any:
-    found = ""
+    """Return the data of the next event of a kind."""
+    (data,) = _events(lines, kind)
+    return data
+
+
+def _events(lines: Iterator[str], *kinds: str) -> list[Any]:
+    """Return the data of the next event of each kind, in whatever order they come."""
+    texts: dict[str, str] = {}
+    kind = ""
     for line in lines:
         if line.startswith("event: "):
-            found = line.removeprefix("event: ").strip()
-        if line.startswith("data: ") and found == kind:
-            return json.loads(line.removeprefix("data: "))
-    raise AssertionError(f"no {kind}")
+            kind = line.removeprefix("event: ").strip()
+        if line.startswith("data: ") and kind in kinds:
+            texts.setdefault(kind, line.removeprefix("data: "))
+            if len(texts) == len(kinds):
+                return [json.loads(texts[kind]) for kind in kinds]
+    raise AssertionError(f"no event of {kinds}")

@@ -222,7 +222,7 @@ def test_what_an_issuer_may_say_is_bounded(client: Client, issuer: IssuerProcess
         with pytest.raises(ValueError, match="up to 100 keys"):
             oidc.keys_of(settings)
         other.ask("/rotate", {"keys": {"k": "EC"}})
-        with urllib.request.urlopen(f"{other.url}/jwks", timeout=20) as reply:
+        with urllib.request.urlopen(f"{other.url}/jwks", timeout=60) as reply:
             size = len(reply.read())
         for length in (MAX_DOCUMENT - size + 1, MAX_DOCUMENT - size + 2):
             other.ask("/rotate", {"keys": {"k" * length: "EC"}})
@@ -270,7 +270,7 @@ def test_keys_of_unknown_kinds_are_left_out(serve: Serve, issuer: IssuerProcess)
     class Odd(StreamRequestHandler):
         def handle(self) -> None:
             self.rfile.readline()
-            with urllib.request.urlopen(f"{issuer.url}/jwks", timeout=20) as reply:
+            with urllib.request.urlopen(f"{issuer.url}/jwks", timeout=60) as reply:
                 keys = json.load(reply)["keys"]
             data = json.dumps({"keys": [{"kty": ["RSA"]}, {"kty": "oct"}, 5, *keys]}).encode()
             self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n" + data)

@@ -102,7 +102,7 @@ def test_a_rate_holds_however_many_processes_there_are(tmp_path: Path) -> None:
         answers: list[tuple[int, Any]] = []
 
         def put(number: int) -> None:
-            connection = HTTPConnection("127.0.0.1", server.port, timeout=30)
+            connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
             kind = {"content-type": "application/json"}
             connection.request("POST", f"{Q}/messages", json.dumps({"body": number}), kind)
             reply = connection.getresponse()

@@ -17,7 +17,7 @@ def run(program: str) -> str:
         [sys.executable, "-W", "error", "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -134,14 +134,14 @@ def test_a_forked_child_is_told_and_the_parent_goes_on() -> None:
                 else:
                     print(name, "answered in the child")
             with ScheduledExecutor(1) as fresh:
-                assert fresh.submit(int).result(10) == 0
+                assert fresh.submit(int).result(60) == 0
             own = TimingWheel()
             own.schedule(print, 3600)
             sys.exit(0)  # with its exit handlers: none may wait for a thread of the parent
         assert os.waitpid(child, 0)[1] == 0
         assert queue.remove(entry) and async_queue.remove(async_entry)
         assert timer.cancel() and future.cancel()
-        assert executor.submit(pow, 2, 3).result(10) == 8
+        assert executor.submit(pow, 2, 3).result(60) == 8
         print("parent")
     """)
     assert out == "parent\n"

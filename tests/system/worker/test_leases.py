@@ -395,7 +395,7 @@ def test_a_queue_without_a_place_left_is_stuck_until_one_returns(
 
     async def story() -> None:
         def handle(body: int) -> None:
-            over.wait(20)
+            over.wait(60)
 
         scene.app.handler("q", timeout="1s", concurrency=2)(handle)
         scene.app.handler("r", timeout="1s", concurrency=1)(lambda body: None)

@@ -131,7 +131,7 @@ def test_an_app_that_is_written_as_a_module_is_found(tmp_path: Path) -> None:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=120,
             check=False,
         )
         assert done.returncode == 2

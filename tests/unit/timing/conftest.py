@@ -47,7 +47,7 @@ def start() -> Iterator[Start]:
 
     yield run
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive(), f"{thread} still runs"
 
 

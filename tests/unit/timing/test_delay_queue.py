@@ -351,7 +351,7 @@ def test_an_immediate_shutdown_drops_and_tells_what(clock: RecordingClock, start
     start(taker)
     clock.wait_for_waiters()
     assert queue.shutdown(immediate=True) == ["a", "b"]
-    assert ended.wait(10)
+    assert ended.wait(60)
     assert len(queue) == 0
 
 
@@ -372,7 +372,7 @@ def test_removing_the_last_item_of_a_shut_queue_ends_the_waits(
     clock.wait_for_waiters(2)
     queue.shutdown()
     assert queue.remove(handle)
-    assert ended.wait(10)
+    assert ended.wait(60)
 
 
 def test_shut_down_is_the_standard_librarys_where_it_has_one() -> None:

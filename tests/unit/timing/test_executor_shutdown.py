@@ -35,7 +35,7 @@ def test_shutdown_follows_the_policies(
         pass_time(clock, executor, 2)
         clock.advance(3)
     if delayed:
-        assert once.result(10) == "ran"
+        assert once.result(60) == "ran"
     if periodic:
         settle(clock, executor)
         assert often.runs >= 1
@@ -50,11 +50,11 @@ def test_shutdown_can_cancel_all_that_has_not_started(clock: RecordingClock) -> 
 
     def busy() -> str:
         started.set()
-        assert release.wait(10)
+        assert release.wait(60)
         return "finished"
 
     running = executor.submit(busy)
-    assert started.wait(10)
+    assert started.wait(60)
     queued = executor.submit(int)
     later = executor.schedule(int, 1)
     often = executor.schedule_at_fixed_rate(int, 1)
@@ -69,7 +69,7 @@ def test_a_task_that_shuts_its_executor_down_does_not_wait_for_itself(
     clock: RecordingClock,
 ) -> None:
     executor = ScheduledExecutor(1, clock=clock)
-    assert executor.submit(executor.shutdown).result(10) is None
+    assert executor.submit(executor.shutdown).result(60) is None
     executor.shutdown()
 
 
@@ -95,7 +95,7 @@ class Gate:
         if self._stops is threading.current_thread():
             self._stops = None
             self.reached.set()
-            assert self.open.wait(10)
+            assert self.open.wait(60)
         self._lock.acquire()
 
     def __exit__(
@@ -114,7 +114,7 @@ def test_a_periodic_task_about_to_be_queued_again_hears_of_a_shutdown(
     gate = Gate()
     executor._pool._lock = gate
     often = executor.schedule_at_fixed_rate(gate.close, 1)
-    assert gate.reached.wait(10), "the first run is over, and the task not queued again yet"
+    assert gate.reached.wait(60), "the first run is over, and the task not queued again yet"
     executor.shutdown(wait=False)  # cancels it, and shuts the queue: nothing is live
     gate.open.set()
     assert futures.wait([often], 10).done == {often}, "those who wait are told"

@@ -18,7 +18,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     yield loop
-    asyncio.run_coroutine_threadsafe(settle(), loop).result(10)
+    asyncio.run_coroutine_threadsafe(settle(), loop).result(60)
     loop.call_soon_threadsafe(loop.stop)
     thread.join(60)
     loop.close()
@@ -40,9 +40,9 @@ def test_a_coroutine_runs_on_the_given_loop(
         future = executor.schedule(task, 5, args=(3,))
         clock.wait_for_waiters()
         clock.advance(5)
-        assert future.result(10) == (True, 3)
-        assert executor.submit(task, 4).result(10) == (True, 4)
-        assert executor.submit(lambda: task(5)).result(10) == (True, 5)
+        assert future.result(60) == (True, 3)
+        assert executor.submit(task, 4).result(60) == (True, 4)
+        assert executor.submit(lambda: task(5)).result(60) == (True, 5)
 
 
 def test_without_a_loop_a_coroutine_function_is_refused(clock: RecordingClock) -> None:
@@ -71,8 +71,8 @@ def test_a_coroutine_occupies_no_thread(
     with ScheduledExecutor(1, loop=loop, clock=clock) as executor:
         futures = [executor.submit(endless) for _ in range(3)]
         for _ in futures:
-            asyncio.run_coroutine_threadsafe(started.get(), loop).result(10)
-        assert executor.submit(lambda: "free").result(10) == "free"
+            asyncio.run_coroutine_threadsafe(started.get(), loop).result(60)
+        assert executor.submit(lambda: "free").result(60) == "free"
         assert all(future.running() for future in futures)
         assert all(future.cancel() for future in futures)
 
@@ -85,7 +85,7 @@ def test_a_coroutine_that_shuts_its_executor_down_does_not_wait_for_itself(
     async def task() -> None:
         executor.shutdown()
 
-    assert executor.submit(task).result(10) is None
+    assert executor.submit(task).result(60) is None
     executor.shutdown()
 
 
@@ -106,9 +106,9 @@ def test_cancelling_a_running_coroutine_cancels_its_task(
             future = schedule(task, 1)
             clock.wait_for_waiters()
             clock.advance(1)
-            assert started.wait(10)
+            assert started.wait(60)
             assert [future.cancel(), future.cancel()] == [True, True]
-            assert cleaned.wait(10)
+            assert cleaned.wait(60)
             assert future.cancelled()
             started.clear()
             cleaned.clear()
@@ -124,7 +124,7 @@ def test_a_coroutine_that_cancels_itself_is_a_cancelled_future(
     with ScheduledExecutor(1, loop=loop, clock=clock) as executor:
         future = executor.schedule(task, 0)
         future.add_done_callback(lambda _: ended.set())
-        assert ended.wait(10)
+        assert ended.wait(60)
         assert future.cancelled()
 
 
@@ -144,14 +144,14 @@ def test_a_periodic_coroutine_goes_on_until_it_raises(
     with ScheduledExecutor(1, loop=loop, clock=clock) as executor:
         future = executor.schedule_at_fixed_rate(task, 1)
         for number in range(1, 3):
-            assert rounds.acquire(timeout=10)
+            assert rounds.acquire(timeout=60)
             clock.wait_for_waiters()  # the thread that started it has let go of it
             for _ in range(2):  # the loop has got round to queueing the next run
-                asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(10)
+                asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(60)
             assert future.runs == number
             clock.advance(1)
         with pytest.raises(ValueError, match="enough"):
-            future.result(10)
+            future.result(60)
     assert ran == [0, 1, 2]
     assert "enough" in caplog.text
 

@@ -77,7 +77,7 @@ def test_a_broker_in_a_database_gets_tasks_too(
     app.send_task("shop.expire", (1,), countdown=60, task_id="a")
     bide_worker(app.__bide_app__()).advance("1m")
     with app.connection_for_read() as connection:
-        message = connection.SimpleQueue("celery").get(timeout=5)
+        message = connection.SimpleQueue("celery").get(timeout=60)
     assert message.headers["id"] == "a"
     app.close()
 

@@ -212,7 +212,7 @@ def test_a_connection_that_the_server_closed_is_opened_again(
     for _ in range(3):
         script.then(200, {"replies": [], "now": 5})
         assert engine.execute([], 5) == []
-        assert script.hung_up.acquire(timeout=20)
+        assert script.hung_up.acquire(timeout=60)
         assert has_heard_the_end(engine)
     assert script.connections >= 3
 
@@ -224,7 +224,7 @@ def test_a_connection_that_is_closed_while_a_request_is_sent_is_opened_again(
     script.hang_up = True
     script.then(200, {"replies": [], "now": 5})
     assert engine.execute([], 5) == []
-    assert script.hung_up.acquire(timeout=20)
+    assert script.hung_up.acquire(timeout=60)
     reply = {"type": "settings", "paused": False, "keep": 0, "wake": None}
     script.then(200, {"replies": [reply], "now": 5})
     large = Put("q", [Item("a", b"x" * (8 << 20))])  # more than is sent before the end is noticed

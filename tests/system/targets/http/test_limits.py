@@ -65,7 +65,7 @@ def test_a_host_whose_name_server_never_answers_holds_up_no_other(
     def find(host: str, *args: Any, **options: Any) -> Any:
         if host == "hangs.example":
             asked.append(host)
-            over.wait(30)
+            over.wait(60)
             raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
         return known("127.0.0.1" if host == "fine.example" else host, *args, **options)
 
