@@ -2,6 +2,8 @@
 
 import re
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from math import inf
@@ -61,6 +63,20 @@ def test_a_store_in_use_is_found_through_a_symbolic_link(tmp_path: Path) -> None
         queue.put(1)
         found = examine(f"sqlite:///{link}")
         assert [one for one in found if "in memory (tmpfs)" not in one.what] == []
+
+
+def test_the_locks_of_a_store_that_this_process_has_open_stay(file: Path) -> None:
+    """Closing a file ends the locks that a process has on it, whoever took them."""
+    change = "import sqlite3; sqlite3.connect('bide.db', 0).execute('PRAGMA journal_mode = DELETE')"
+    with bide.Queue("q", f"sqlite:///{file}") as queue:
+        queue.put(2)
+        examine(f"sqlite:///{file}")
+        program = [sys.executable, "-c", change]
+        other = subprocess.run(
+            program, cwd=file.parent, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert "database is locked" in other.stderr
+        queue.put(3)
 
 
 def test_a_file_with_two_names(file: Path) -> None:

@@ -6,6 +6,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qs
 
@@ -19,7 +20,13 @@ from bide.engines.findings import (
     unreadable,
 )
 from bide.engines.sqlite import file_of
-from bide.engines.sqlite.schema import STEPS, is_without_tables, open_to_look, recorded_version
+from bide.engines.sqlite.schema import (
+    STEPS,
+    has_log,
+    is_without_tables,
+    open_to_look,
+    recorded_version,
+)
 from bide.model.errors import NotAStore, StoreUnavailable
 
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.s3fs")
@@ -73,10 +80,7 @@ def _surroundings(path: Path, options: dict[str, list[str]]) -> list[Finding]:
     _, file_system = max(mounts, key=lambda mount: len(mount[0]), default=("", ""))  # the innermost
     status, folder_mode = path.stat(), stat.S_IMODE(path.parent.stat().st_mode)
     free, size = shutil.disk_usage(path.parent).free, status.st_size
-    with path.open("rb") as file:  # not by SQLite, which would leave files behind
-        head = file.read(20)
-    if not head.startswith(b"SQLite format 3\0"):
-        raise NotAStore(f"{path} is not a SQLite database")
+    writes_ahead = _writes_ahead(path)
     files = [path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))]
     modes = {file: stat.S_IMODE(file.stat().st_mode) for file in files if file.exists()}
     checks: list[Check] = [
@@ -136,7 +140,7 @@ def _surroundings(path: Path, options: dict[str, list[str]]) -> list[Finding]:
             "free some space, or move the store",
         ),
         (
-            head[18:20] != b"\2\2",  # the versions of the format to write and to read: 2 is WAL
+            not writes_ahead,
             "danger",
             f"another program changed how {path} is written (no journal_mode=wal)",
             "readers and writers block each other; a crash may lose what was confirmed",
@@ -151,6 +155,30 @@ def _surroundings(path: Path, options: dict[str, list[str]]) -> list[Finding]:
         ),
     ]
     return findings(*checks)
+
+
+def _writes_ahead(path: Path) -> bool:
+    """Return whether changes are written to a log first (WAL).
+
+    Raises:
+        NotAStore: it is not a SQLite database.
+    """
+    not_a_database = NotAStore(f"{path} is not a SQLite database")
+    if has_log(path):
+        # Reading the file ourselves would end the locks that SQLite holds on it in this process.
+        with closing(open_to_look(path)) as connection:
+            try:
+                (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+            except sqlite3.DatabaseError as error:
+                if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
+                    raise not_a_database from error
+                return True  # it is damaged, which is said elsewhere
+        return bool(mode == "wal")
+    with path.open("rb") as file:  # SQLite tells it only of files with a log
+        head = file.read(20)
+    if not head.startswith(b"SQLite format 3\0"):
+        raise not_a_database
+    return head[18:20] == b"\2\2"  # the versions of the format to write and to read: 2 is WAL
 
 
 def _soundness(path: Path, longest: float) -> Iterator[Finding]:

@@ -100,9 +100,13 @@ def open_to_look(path: Path) -> sqlite3.Connection:
     path = path.resolve()
     # With a log, SQLite must read it, and uses files that are there. Without one it would make some
     # unless it is told that the file does not change.
-    in_use = path.with_name(f"{path.name}-wal").exists()
-    where = f"file:{quote(str(path))}?{'mode=ro' if in_use else 'immutable=1'}"
+    where = f"file:{quote(str(path))}?{'mode=ro' if has_log(path) else 'immutable=1'}"
     return sqlite3.connect(where, uri=True)
+
+
+def has_log(path: Path) -> bool:
+    """Return whether a log is beside a file: a process has it open, or died with it open."""
+    return path.with_name(f"{path.name}-wal").exists()
 
 
 def is_without_tables(path: Path) -> bool:
