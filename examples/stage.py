@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def wait_until(condition: Callable[[], object]) -> None:
     """Wait until a condition is true.
 
     Raises:
-        TimeoutError: it is not true within 30 seconds.
+        TimeoutError: it is not true within a minute.
     """
     deadline = time.monotonic() + PATIENCE
     while not condition():

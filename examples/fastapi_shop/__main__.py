@@ -12,7 +12,7 @@ from examples.stage import scene, wait_until
 
 def main() -> None:
     """Run the example and print the results."""
-    with scene(PAY_WITHIN="1s") as folder:
+    with scene(PAY_WITHIN="3s") as folder:
         import os
 
         os.environ["SHOP_DATABASE"] = f"sqlite+aiosqlite:///{folder / 'shop.db'}"

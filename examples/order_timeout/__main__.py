@@ -6,7 +6,7 @@ from time import monotonic, sleep
 from examples.stage import scene, wait_until, worker
 
 ORDERS, IN_TIME, AT_THE_LAST_MOMENT = 20, 5, 5
-PAY_WITHIN = 1.5
+PAY_WITHIN = 3
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ def main() -> None:
         from examples.scheduled_message import outbox as program
 
         with program.database():
-            noon = datetime.now(UTC) + timedelta(seconds=1.5)
+            noon = datetime.now(UTC) + timedelta(seconds=4)
             names = ("Ada", "Ben", "Cleo", "Dan")
             ada, ben, cleo, dan = (program.write(name, "See you tonite", at=noon) for name in names)
             program.edit(ada, "See you tonight")

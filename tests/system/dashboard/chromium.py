@@ -30,6 +30,7 @@ def chromium(folder: Path) -> Iterator[webdriver.Chrome]:
     options.binary_location = "/usr/bin/chromium"
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options, Service("/usr/bin/chromedriver"))
+    driver.set_script_timeout(120)
     try:
         yield driver
     finally:

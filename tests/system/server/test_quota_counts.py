@@ -195,7 +195,7 @@ def test_a_put_waits_for_the_first_count_but_for_no_later_one_while_there_is_roo
         counted.clear()
         with counting.shared.of("shop") as use:
             use.messages.value = 0
-        await asyncio.wait_for(counting.admit(SHOP, [PUT]), 30)
+        await asyncio.wait_for(counting.admit(SHOP, [PUT]), 60)
         counted.set()
         await asyncio.gather(*counting.counts_under_way.values())
 
@@ -220,7 +220,7 @@ def test_what_is_put_as_a_count_begins_is_counted_once(
         monkeypatch.setattr(counting, "_names", names)
         monkeypatch.setattr(counting, "_total", count)
         for _ in range(6):  # the second of them begins a count, which none waits for
-            with await asyncio.wait_for(counting.admit(SHOP, [PUT]), 30):
+            with await asyncio.wait_for(counting.admit(SHOP, [PUT]), 60):
                 stored += 1
             named.clear()
         over = asyncio.ensure_future(asyncio.wait([*counting.counts_under_way.values()]))

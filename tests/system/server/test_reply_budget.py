@@ -34,8 +34,6 @@ Q = "/v1/queues/q"
 
 LARGEST = MAX_BODY + MAX_HEADERS
 
-BOUND = 20
-
 
 @pytest.mark.parametrize(
     ("command", "room"),
