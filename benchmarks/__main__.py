@@ -24,6 +24,7 @@ SETS = {
     "repeating": "puts and acks of messages that repeat, beside those that do not",
     "local-dates": "100,000 local dates are moved by newer time zones",
     "recovering": "fresh messages while a backlog drains, with a plan and without",
+    "scale": "bytes and operations of a message with a million pending, on each store",
     "server": "the service over HTTP, with a load program beside it",
     "push": "subscriptions, from bide serve to a local receiver",
     "rabbitmq": "messages to RabbitMQ and from it, on SQLite",
