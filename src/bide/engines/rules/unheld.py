@@ -83,9 +83,8 @@ def edit(record: Record, command: Edit, place: int, facts: Facts) -> Change:
         options["expires"] -= after.due - after.planned
     if command.data is not UNSET:
         options |= {"data": command.data, "json": command.json}
-    is_another = command.rule != record.rule and command.run != record.run
-    if isinstance(command.run, str) and is_another and record.state in WAITING:
-        options |= {"attempt": 0, "failures": ()}  # its first run has all attempts
+    if record.state in WAITING and _begins_anew(record, command):
+        options |= {"attempt": 0, "failures": ()}
     for name in ("rule", "run"):
         if (text := getattr(new_time, name)) is not None:
             options[name] = text
@@ -96,6 +95,18 @@ def edit(record: Record, command: Edit, place: int, facts: Facts) -> Change:
     elif after.state == "ready":
         after = ready(after)
     return Change(record, after)
+
+
+def _begins_anew(record: Record, command: Edit) -> bool:
+    """Return whether an edit lets the message have all its attempts again.
+
+    That is so with another rule and another run, and if it repeats no longer and has none left: it
+    is delivered once more.
+    """
+    if command.run is None:
+        return record.is_used_up
+    is_another = command.rule != record.rule and command.run != record.run
+    return isinstance(command.run, str) and is_another
 
 
 def revive(record: Record, command: Revive, place: int, facts: Facts) -> Change:

@@ -320,6 +320,17 @@ class RunCases:
         assert [driver.get(id).attempt for id in "ab"] == [0, 1]
         assert [len(driver.get(id).failures) for id in "ab"] == [0, 1]
 
+    def test_the_last_delivery_of_a_message_that_repeats_no_longer_is_an_attempt(
+        self, driver: Driver
+    ) -> None:
+        driver.put("a", attempts=1, **SERIES)
+        driver.put("b", attempts=2, **SERIES)
+        driver.retry(*driver.hold(), reason="no")
+        driver.edit("a", "b", rule=None, run=None)
+        assert [driver.get(id).attempt for id in "ab"] == [0, 1]
+        assert [len(driver.get(id).failures) for id in "ab"] == [0, 1]
+        assert [message.attempt for message in driver.claim().messages] == [1, 2]
+
     def test_a_put_replaces_the_rule(self, driver: Driver) -> None:
         driver.put("a", delay=5, **SERIES)
         driver.replace("a", delay=5, rule=OTHER_RULE, run=FIRST)

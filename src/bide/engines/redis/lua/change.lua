@@ -398,8 +398,10 @@ local function edit(r, version, own_due, own_time)
   local is_ready = not r.state and not due and not call('ZSCORE', DELAYED, r.member)
   if due then plan(r, due) end
   set_group(r, edited.group or r.group)
-  -- With another rule and another run, this one has all attempts.
-  if edited.run and edited.rule ~= r.rule and edited.run ~= r.run and not r.state then
+  -- With another rule and another run, this one has all attempts. If the message repeats no longer, it is delivered
+  -- once more: also if this run has used them up.
+  local begins = edited.run and edited.rule ~= r.rule and edited.run ~= r.run
+  if (begins or edited.run == false and r.run and r.attempt >= r.attempts) and not r.state then
     r.attempt, r.failures = 0, {}
   end
   for name, value in pairs(edited) do r[name] = value end

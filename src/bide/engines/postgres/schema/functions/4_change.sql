@@ -195,8 +195,10 @@ BEGIN
         cause := 'revived';
       WHEN 'edit' THEN
         new := json_populate_record(new, edit);
-        -- With another rule and another run, this one has all attempts.
-        IF edit ->> 'rule' <> coalesce(was.rule, '') AND edit ->> 'run' <> coalesce(was.run, '')
+        -- With another rule and another run, this one has all attempts. If the message repeats no longer, it is
+        -- delivered once more: also if this run has used them up.
+        IF (edit ->> 'rule' <> coalesce(was.rule, '') AND edit ->> 'run' <> coalesce(was.run, '')
+            OR json_typeof(edit -> 'run') = 'null' AND was.run IS NOT NULL AND was.attempt >= was.attempts)
            AND was.state <> DEAD_STATE THEN
           new.attempt := 0;
           new.failures := NULL;
