@@ -29,7 +29,7 @@ from bide.model.window import Window
 
 _TEXT = re.compile(
     r"(\S+)(?: after=(\S+))?(?: left=([0-9]{1,10}))?(?: zones=([0-9]{4}[a-z]{1,3}))?"
-    r"( added)?( held)?"
+    r"( added)?( again)?( held)?"
 )
 
 
@@ -50,6 +50,8 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     zones: str = ""
     """The version of the time zones by which its time is one of the rule; empty: it is not known,
     needs none, or is not of the rule."""
+    again: bool = False
+    """Whether `run_now` has added a run that follows this one at once: it has no attempt left."""
 
     @property
     def text(self) -> str:
@@ -59,7 +61,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
             >>> Run(1_700_000_000_000, left=3).text
             '2023-11-14T22:13:20.000Z left=3'
         """
-        return _text_of(self.at, self.left, self.held, self.previous, self.added, self.zones)
+        return _text_of(*msgspec.structs.astuple(self))
 
     @classmethod
     def of(cls, text: str) -> "Run":
@@ -94,13 +96,20 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
 @lru_cache(maxsize=512)
 def _text_of(
-    at: int, left: int | None, held: bool, previous: int | None, added: bool, zones: str
+    at: int,
+    left: int | None,
+    held: bool,
+    previous: int | None,
+    added: bool,
+    zones: str,
+    again: bool,
 ) -> str:
     """Return the text of a run."""
     previous_text = "" if previous is None else f" after={iso(previous)}"
     left_text = "" if left is None else f" left={left}"
     zones_text = f" zones={zones}" if zones else ""
-    return f"{iso(at)}{previous_text}{left_text}{zones_text}{' added' * added}{HELD * held}"
+    flags = f"{' added' * added}{' again' * again}{HELD * held}"
+    return f"{iso(at)}{previous_text}{left_text}{zones_text}{flags}"
 
 
 @lru_cache(maxsize=512)
@@ -115,8 +124,8 @@ def _run_of(text: str) -> Run:
     except (ValueError, InvalidArgument):
         raise InvalidArgument(f"{text!r} is not a run of a message that repeats") from None
     left = None if match[3] is None else int(match[3])
-    is_held, is_added = match[6] is not None, match[5] is not None
-    return Run(at, left, is_held, previous, is_added, match[4] or "")
+    is_added, is_again, is_held = (match[group] is not None for group in (5, 6, 7))
+    return Run(at, left, is_held, previous, is_added, match[4] or "", is_again)
 
 
 class FirstRun(NamedTuple):
@@ -327,10 +336,9 @@ def renewal(message: Message, now: int) -> Renewal | None:
     (rule, window), text = _repeating(message), message.run or ""
     run = Run.of(text)
     if text.startswith(RUN_ENDED):  # since then it is due
-        return _renewal("ended", following(rule, run, message.due, now, window=window), window)
+        return Renewal("ended", _next_run(rule, window, run, message.due, now))
     if message.attempt > message.attempts:
-        next_run = following(rule, run, _last_begun(message, now), now, window=window)
-        return _renewal("dead", next_run, window)
+        return Renewal("dead", _next_run(rule, window, run, _last_begun(message, now), now))
     if message.expires is not None and now > message.due + message.expires:
         following_run = next_in_time(rule, run, now, message.as_edited().expires, window=window)
         if following_run is not None and run.left is not None:
@@ -341,6 +349,20 @@ def renewal(message: Message, now: int) -> Renewal | None:
     if rule.missed == "skip" and _is_new(message) and is_missed(rule, run, first_due, now):
         return _renewal("ended", next_in_time(rule, run, now, None, window=window), window)
     return None
+
+
+def _next_run(
+    rule: Repeat, window: Window | None, run: Run, begun: int, now: int
+) -> NextRun | None:
+    """Return the run that takes the place of one that is over, as `following` says, or `run_now`.
+
+    `None`: it was the last one.
+    """
+    if run.again:  # it is one more than those that are left, in place of one of them
+        added = Run(now, run.left, run.held, run.at, added=True)
+        return NextRun(now if window is None else window.opening(now), added.text)
+    next_run = following(rule, run, begun, now, window=window)
+    return None if next_run is None else next_run.next_run_in(window)
 
 
 def _renewal(

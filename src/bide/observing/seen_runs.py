@@ -63,6 +63,9 @@ def see_run(
     except InvalidArgument as error:
         return SeenRun("unread", rule_text, error=str(error))
     seen = SeenRun("planned", rule_text, run.at, run.left, is_held=run.held)
+    if run.again:  # whether it has ended, or has no attempt left
+        status: Status = "ended" if run_text.startswith(RUN_ENDED) else "planned"
+        return seen._replace(status=status, next=now)
     if run_text.startswith(RUN_ENDED):
         return _followed(
             seen._replace(status="ended"), following(rule, run, due, now, window=window)

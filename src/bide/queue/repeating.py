@@ -1,6 +1,7 @@
 """What people do with a message that repeats: hold it, resume it, run it now, put past runs."""
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import msgspec
 
@@ -20,7 +21,7 @@ from bide.model.replies import (
     ResumeOutcome,
     RunNowOutcome,
 )
-from bide.model.runs import Run, first_run, later_runs, run_id
+from bide.model.runs import Run, first_run, later_runs, renewal, run_id
 from bide.model.time_rule import TimeRule, repeat_of, time_rule_of, window_of
 from bide.model.times import Moment, iso, unix
 from bide.queue.command_builder import CommandBuilder
@@ -36,9 +37,9 @@ SCANNED = 500
 """How many messages are read at a time for a forecast with all runs."""
 
 
-Replan = Callable[[Message, int], tuple[Run, int] | None]
-"""Returns the run for which a message is to stand from now on, and when that is due, of the message
-and the present time; `None`: it may stay as it is."""
+Replan = Callable[[Message, int], tuple[str, int] | None]
+"""Returns the text of the run for which a message is to stand from now on, and when that is due, of
+the message and the present time; `None`: it may stay as it is."""
 
 TRIES = 10
 """How often a change is tried while workers ack run after run."""
@@ -59,44 +60,63 @@ def running_now(builder: CommandBuilder, id: str) -> Steps[Outcome]:
     return _replanning(builder, id, _run_now, RunNowOutcome)
 
 
-def _held(message: Message, now: int) -> tuple[Run, int]:
+def _held(message: Message, now: int) -> tuple[str, int]:
     """Return the run of a message as one that is held."""
-    run = msgspec.structs.replace(Run.of(message.run or ""), held=True)
-    return run, message.due if _is_under_way(message) else run.due_in(window_of(message.rule))
+    text = _changed(message, held=True)
+    if _goes_on(message):
+        return text, message.due
+    return text, Run.of(text).due_in(window_of(message.rule))
 
 
-def _resumed(message: Message, now: int) -> tuple[Run, int] | None:
+def _resumed(message: Message, now: int) -> tuple[str, int] | None:
     """Return the first run of a message from now on that is held."""
     run = Run.of(message.run or "")
     if not run.held:
         return None
+    if _goes_on(message):
+        return _changed(message, held=False), message.due
     resumed = msgspec.structs.replace(run, held=False)
-    if _is_under_way(message):
-        return resumed, message.due
     if not run.added:  # an added one is due already
         rule = message.rule or ""
         first = first_run(repeat_of(rule), now, window=window_of(rule))
         resumed = msgspec.structs.replace(resumed, at=first.at, zones=first.zones)
-    return resumed, resumed.due_in(window_of(message.rule))
+    return resumed.text, resumed.due_in(window_of(message.rule))
 
 
-def _run_now(message: Message, now: int) -> tuple[Run, int] | None:
+def _run_now(message: Message, now: int) -> tuple[str, int] | None:
     """Return a run of a message that is due now."""
-    text = message.run or ""
-    run, is_over = Run.of(text), text.startswith(RUN_ENDED)
-    if message.due <= now and message.state != "leased" and not is_over:  # it is going to run
+    run, opening = Run.of(message.run or ""), time_rule_of(message.rule or "").opening(now)
+    if _is_over(message) or message.attempt >= message.attempts:  # the next claim plans it
+        return _changed(message, again=True, zones=""), opening
+    is_due = message.due <= now and _waits(message)
+    claimed = msgspec.structs.replace(message, attempt=message.attempt + 1)
+    if is_due and renewal(claimed, now) is None:  # it is going to run
         return None
-    opening = time_rule_of(message.rule or "").opening(now)
-    if run.added or _is_under_way(message):  # this run is not over
-        return run, opening
-    # One that is over is still among those that are left, and the new one takes its place.
-    left = run.left if run.left is None or is_over else run.left + 1
-    return Run(now, left, run.held, run.previous, added=True), opening
+    if is_due or run.added or _goes_on(message):  # this run is not over
+        return run.text, opening
+    left = None if run.left is None else run.left + 1
+    return Run(now, left, run.held, run.previous, added=True).text, opening
 
 
-def _is_under_way(message: Message) -> bool:
-    """Return whether a run of a message waits that has failed, so that it is to be retried."""
-    return message.attempt > 0 and not (message.run or "").startswith(RUN_ENDED)
+def _waits(message: Message) -> bool:
+    """Return whether a message is to be delivered, and no worker holds it."""
+    return message.state in ("delayed", "ready")
+
+
+def _is_over(message: Message) -> bool:
+    """Return whether the run of a message has ended, and nobody has planned the next one."""
+    return (message.run or "").startswith(RUN_ENDED)
+
+
+def _goes_on(message: Message) -> bool:
+    """Return whether a claim is to decide about the run of a message: it has failed, or is over."""
+    return message.attempt > 0 or _is_over(message)
+
+
+def _changed(message: Message, **changes: Any) -> str:
+    """Return the text of the run of a message with some changes; one that is over stays so."""
+    text = message.run or ""
+    return RUN_ENDED * _is_over(message) + msgspec.structs.replace(Run.of(text), **changes).text
 
 
 def backfilling(
@@ -223,15 +243,15 @@ def _replanning(
             return Outcome(id, False)
         replanned = replan(message, builder.now())
         if replanned is None:
-            is_done = message.state != "leased"
+            is_done = _waits(message)
             place = message.state, message.due, message.until, message.holder
             return outcome_type(id, is_done, *place)
-        run, due = replanned
+        run_text, due = replanned
         command = Edit(
             builder.queue,
             [id],
             rule=message.rule,
-            run=run.text,
+            run=run_text,
             at=due,
             if_due=message.due,
             if_version=message.version,

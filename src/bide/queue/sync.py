@@ -789,6 +789,10 @@ class Queue(BaseQueue):
     def run_now(self, id: str) -> Outcome:
         """Let a message that repeats run now, once more than its rule says.
 
+        A run that is due already, or waits to be retried, is that run. A run that has no attempt
+        left becomes a dead letter, and another one follows it at once. A message that is held runs
+        once, and stays held. While a worker holds the message, nothing changes.
+
         Returns:
             The outcome: true if it is due now; else it says where the message is.
 

@@ -1,7 +1,7 @@
 """Messages that repeat on each kind of store, by the methods of a queue."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,7 +9,8 @@ import pytest
 
 import bide
 from bide.lane.steps import run_steps
-from bide.model.commands import Edit
+from bide.model.commands import Ack, BuryCommand, Edit, Lease
+from bide.model.message import HELD, Message
 from bide.model.times import LATEST, iso, unix
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.repeating import holding
@@ -245,6 +246,126 @@ def test_a_run_now_is_one_more(reminders: bide.Queue) -> None:
     assert after.run.endswith(" left=3")
 
 
+def get(queue: bide.Queue, id: str = "ann") -> Message:
+    message = queue.get(id)
+    assert message is not None
+    return message
+
+
+@pytest.mark.parametrize("end", [bide.Delivery.retry, bide.Delivery.bury])
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_run_now_follows_a_run_without_attempts(
+    reminders: bide.Queue, end: Callable[[bide.Delivery], object], is_held: bool
+) -> None:
+    began = some_hours_ago(0.5)
+    rule = bide.Every("1h", start=HOURLY.start, times=2)
+    reminders.put("x", id="ann", repeat=rule, at=began, attempts=1)
+    (delivery,) = reminders.claim()
+    end(delivery)
+    if is_held:
+        assert reminders.hold("ann")
+    for _ in range(2):  # however often somebody asks
+        assert reminders.run_now("ann").state == "ready"
+    (delivery,) = reminders.claim(wait=5)
+    assert (delivery.id, delivery.attempt, delivery.message.failures) == ("ann", 1, ())
+    assert (delivery.message.run or "").endswith(" left=2 added" + HELD * is_held)
+    assert [letter.id for letter in reminders.dead()] == [f"ann@{iso(unix(began))}"]
+    delivery.ack()
+    message = get(reminders)
+    assert (message.held, message.due == LATEST) == (is_held, is_held)
+    assert " left=1" in (message.run or "")
+    assert reminders.claim() == []
+    assert reminders.audit()
+
+
+def test_a_run_now_follows_a_run_whose_last_lease_is_over() -> None:
+    with ScratchStore(clock=FakeClock(START)) as store, bide.Queue("reminders") as reminders:
+        reminders.put("x", id="ann", repeat=HOURLY, delay=0, attempts=1)
+        reminders.claim(lease="10s")
+        store.clock.advance("9s")
+        assert not reminders.run_now("ann")
+        store.clock.advance("1s")
+        assert reminders.run_now("ann")
+        now = iso(store.clock.now())
+        assert f"the next one after it of {now[:10]} {now[11:19]}" in str(reminders.explain("ann"))
+        assert reminders.claim() == []
+        (delivery,) = reminders.claim()
+        assert (delivery.attempt, delivery.message.run_at) == (1, store.clock.datetime())
+        assert [letter.id for letter in reminders.dead()] == [f"ann@{iso(START)}"]
+
+
+def test_a_run_now_follows_the_last_one_too(reminders: bide.Queue) -> None:
+    began = some_hours_ago(0.5)
+    reminders.put("x", id="ann", repeat=bide.Every("1h", times=1), at=began, attempts=1)
+    reminders.claim()[0].retry(reason="no")
+    assert reminders.run_now("ann")
+    (delivery,) = reminders.claim(wait=5)
+    delivery.ack()
+    assert reminders.get("ann") is None
+    assert [letter.id for letter in reminders.dead()] == [f"ann@{iso(unix(began))}"]
+
+
+def end_without_plan(queue: bide.Queue, *deliveries: bide.Delivery) -> None:
+    """Ack as a client does that plans no run."""
+    leases = [Lease(delivery.id, delivery.token) for delivery in deliveries]
+    execute(queue, Ack(queue.name, leases))
+
+
+def test_a_run_now_follows_a_run_that_nobody_has_planned(reminders: bide.Queue) -> None:
+    began = some_hours_ago(0.5)
+    rule = bide.Every("1h", start=HOURLY.start, times=3)
+    reminders.put("x", id="ann", repeat=rule, at=began)
+    end_without_plan(reminders, *reminders.claim())
+    assert reminders.run_now("ann").state == "ready"
+    (delivery,) = reminders.claim(wait=5)
+    assert f" after={iso(unix(began))} left=3 added" in (delivery.message.run or "")
+    delivery.ack()
+    assert " left=2" in (get(reminders).run or "")
+    assert reminders.counts().flow.acked == 2
+
+
+def test_a_run_that_nobody_has_planned_is_counted_though_the_message_is_held(
+    reminders: bide.Queue,
+) -> None:
+    rule = bide.Every("1h", start=HOURLY.start, times=3)
+    reminders.put("x", id="ann", repeat=rule, at=some_hours_ago(0.5))
+    end_without_plan(reminders, *reminders.claim())
+    assert reminders.hold("ann")
+    assert reminders.claim() == []
+    message = get(reminders)
+    assert (message.held, message.due) == (True, LATEST)
+    assert reminders.resume("ann")
+    assert " left=2" in (get(reminders).run or "")
+
+
+@pytest.mark.parametrize(
+    "options", [{"expires": "1m"}, {"repeat": bide.Every("1h", missed="skip", grace="1m")}]
+)
+def test_a_run_that_is_too_late_runs_now(reminders: bide.Queue, options: dict[str, Any]) -> None:
+    began = some_hours_ago(0.5)
+    reminders.put("x", **{"id": "ann", "repeat": HOURLY, "at": began, **options})
+    assert reminders.run_now("ann").state == "ready"
+    (delivery,) = reminders.claim()
+    assert unix(delivery.message.run_at or 0) == unix(began)
+    assert reminders.counts().flow.expired == 0
+
+
+def test_what_is_not_to_be_delivered_does_not_run_now(reminders: bide.Queue) -> None:
+    reminders.configure(keep="1h")
+    began = some_hours_ago(0.5)
+    reminders.put("x", id="buried", repeat=HOURLY, at=began)
+    execute(reminders, BuryCommand(reminders.name, ids=["buried"]))
+    reminders.put("x", id="acked", repeat=bide.Every("1h", times=1), at=began)
+    (delivery,) = reminders.claim()
+    delivery.ack()
+    for id, state in (("buried", "dead"), ("acked", "acked")):
+        for change in (reminders.run_now, reminders.hold):
+            outcome = change(id)
+            assert (bool(outcome), outcome.state) == (False, state)
+    assert not reminders.resume("buried")
+    assert reminders.run_now("nobody").state is None
+
+
 def test_runs_now_are_counted_once(reminders: bide.Queue) -> None:
     reminders.put("x", id="ann", repeat=bide.Every("1h", times=3))
     for change in (reminders.run_now, reminders.run_now, reminders.hold, reminders.resume):
@@ -328,6 +449,16 @@ def test_a_rule_is_edited(reminders: bide.Queue) -> None:
     assert (message.body, message.repeat, message.due_at) == ("y", DAILY, message.run_at)
     assert reminders.edit("ann", repeat=None, delay=0)
     (delivery,) = reminders.claim()
+    delivery.ack()
+    assert reminders.get("ann") is None
+
+
+def test_a_message_that_repeats_no_longer_is_delivered_once_more(reminders: bide.Queue) -> None:
+    reminders.put("x", id="ann", repeat=HOURLY, at=some_hours_ago(0.5), attempts=1)
+    reminders.claim()[0].retry(reason="no")
+    assert reminders.edit("ann", repeat=None)
+    (delivery,) = reminders.claim()
+    assert delivery.attempt == 1
     delivery.ack()
     assert reminders.get("ann") is None
 

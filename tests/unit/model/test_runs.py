@@ -156,7 +156,15 @@ def test_a_time_of_day_stays_when_the_clocks_change() -> None:
 
 
 @pytest.mark.parametrize(
-    "run", [Run(NOON), Run(NOON + 1, 3), Run(0, None, True), Run(NOON, 9, True)]
+    "run",
+    [
+        Run(NOON),
+        Run(NOON + 1, 3),
+        Run(0, None, True),
+        Run(NOON, 9, True),
+        Run(NOON, 9, True, NOON, True, "2026a", True),
+        Run(NOON, again=True),
+    ],
 )
 def test_a_run_is_the_same_after_it_was_text(run: Run) -> None:
     assert Run.of(run.text) == run
@@ -164,7 +172,8 @@ def test_a_run_is_the_same_after_it_was_text(run: Run) -> None:
 
 
 def test_the_longest_run_has_room() -> None:
-    assert len(RUN_ENDED + Run(2 * LATEST, MAX_TIMES, True, 2 * LATEST, True).text) <= MAX_RUN
+    longest = Run(2 * LATEST, MAX_TIMES, True, 2 * LATEST, True, "2026za", again=True)
+    assert len(RUN_ENDED + longest.text) <= MAX_RUN
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,9 @@ async def resume(call: ApiCall, content: wire.EmptyRequest) -> Answer:
 async def run_now(call: ApiCall, content: wire.EmptyRequest) -> Answer:
     """Let a message that repeats run now.
 
-    Once more than its rule says. 409: a worker holds it, or it has died.
+    Once more than its rule says. A run that is due, or waits to be retried, is that run; one that
+    has no attempt left becomes a dead letter, and another one follows it. One that is held stays
+    so. 409: a worker holds it, or it has died.
     """
     return await _changed(call, running_now(call.arguments, call.request.part("id")))
 
