@@ -246,20 +246,9 @@ def redis_url(redis_server: RedisServer) -> Iterator[Callable[[], str]]:
 @pytest.fixture(scope="session")
 def http_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], str]]:
     """Provide URLs of a server, each with a token of a namespace of its own, which is empty."""
-    from bide.queue.stores import lane_to
-    from bide.server.access.tokens import Tokens
-    from tests.system.server.process import ServerProcess
+    from tests.system.server.process import urls_of_namespaces
 
-    folder = tmp_path_factory.mktemp("server")
-    store = f"sqlite:///{folder}/bide.db"
-    numbers = itertools.count()
-
-    def empty() -> str:
-        with lane_to(store) as lane:
-            token, _ = Tokens(lane).create(f"store{next(numbers)}", ["admin"])
-        return server.url.replace("//", f"//:{token}@")
-
-    with ServerProcess(folder, "--store", store, "--auth", "required") as server:
+    with urls_of_namespaces(tmp_path_factory.mktemp("server")) as empty:
         yield empty
 
 

@@ -57,12 +57,16 @@ class PlannedDate(msgspec.Struct, frozen=True):
 
     local: LocalDate
     at: int
-    """The due time that it was planned for, in Unix milliseconds. If that which was asked for last
-    is another one, somebody has rescheduled the message, and the date does not count any more."""
+    """The instant that it was planned for, in Unix milliseconds. If the due time which was asked
+    for last is not that of the plan, somebody has rescheduled the message, and the date does not
+    count any more."""
     zones: str = ""
     """The version of the time zones by which it was planned; empty: not known."""
     spread: int = 0
     """How long after the date it is due, in milliseconds: its place in a span (`spread`)."""
+    opens: int | None = None
+    """When its window is open from `at` on, in Unix milliseconds: when it is due. `None`: it has no
+    window."""
 
     def due(self, zones: ZoneData) -> int:
         """Return when it is due by some data, in Unix milliseconds.
@@ -75,7 +79,7 @@ class PlannedDate(msgspec.Struct, frozen=True):
     def replanned(self, zones: ZoneData) -> "PlannedDate | None":
         """Return the date as planned by greater data; `None`: these are none.
 
-        One whose due time stays is returned as it is.
+        One whose instant stays is returned as it is.
 
         Raises:
             InvalidArgument: they do not have its zone.

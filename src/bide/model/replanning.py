@@ -9,9 +9,10 @@ from typing import NamedTuple
 import msgspec
 
 from bide.model.message import RUN_ENDED, Message
-from bide.model.recurrence import latest
-from bide.model.runs import Run
-from bide.model.time_rule import date_of, repeat_of, time_rule_of, with_date
+from bide.model.recurrence import Recurrence, latest
+from bide.model.repeat import Repeat
+from bide.model.runs import Run, merged
+from bide.model.time_rule import date_of, in_window, repeat_of, time_rule_of, with_date
 from bide.model.zones import ZoneData, is_newer
 
 
@@ -61,13 +62,18 @@ def _date(message: Message, zones: ZoneData) -> Replanned | None:
         return None
     rule = time_rule_of(message.rule or "")
     new_plan = planned.replanned(zones) if rule.is_on_date(message.as_edited().due) else None
-    if new_plan is None or new_plan.at == planned.at:
+    if new_plan is None:
         return None
-    return Replanned(rule.opening(new_plan.at), with_date(message.rule, new_plan), None)
+    new_plan = in_window(new_plan, rule.window, zones)
+    due = new_plan.at if new_plan.opens is None else new_plan.opens
+    if (new_plan.at, due) == (planned.at, message.as_edited().due):
+        return None
+    new_plan = msgspec.structs.replace(new_plan, zones=zones.version)
+    return Replanned(due, with_date(message.rule, new_plan, zones), None)
 
 
 def _run(message: Message, zones: ZoneData) -> Replanned | None:
-    """Return what becomes of a message that repeats by a cron expression in a zone.
+    """Return what becomes of a message that repeats by a rule or in a window in a zone.
 
     A run whose time is none of the rule any more moves to the nearest one after the run before it.
     """
@@ -75,15 +81,32 @@ def _run(message: Message, zones: ZoneData) -> Replanned | None:
     if text.startswith(RUN_ENDED):
         return None
     run = Run.of(text)
-    was_moved = message.due != run.at or message.as_edited().due != run.at
+    was_moved = message.due != run.due or message.as_edited().due != run.due
     is_older = run.zones and is_newer(zones.version, run.zones)
     if not is_older or was_moved or run.held or run.added:
         return None
-    rule = repeat_of(message.rule or "")
+    rule, window = repeat_of(message.rule or ""), time_rule_of(message.rule or "").window
     times = rule.by(zones)
+    at = _nearest(run, rule, times)
+    if at is None:
+        return None
+    if window is not None:
+        window = window.by(zones)
+        at = merged(rule, window, at, times)
+    moved = msgspec.structs.replace(run, at=at, zones=zones.version).in_window(window)
+    if (moved.at, moved.due) == (run.at, run.due):
+        return None
+    return Replanned(moved.due, message.rule, moved.text)
+
+
+def _nearest(run: Run, rule: Repeat, times: Recurrence) -> int | None:
+    """Return the time of a rule that is nearest to that of a run, and after the run before it.
+
+    `None`: the rule has none.
+    """
     later = times.after(run.at - 1)
     if later == run.at:
-        return None
+        return later
     start = 0 if rule.start is None else int(rule.start.timestamp() * 1000)
     nearest = later if later <= rule.end else None
     # Only a time that is nearer than the later one.
@@ -91,7 +114,4 @@ def _run(message: Message, zones: ZoneData) -> Replanned | None:
     if floor < run.at:
         earlier = latest(times, run.at, floor)
         nearest = earlier if earlier > floor else nearest
-    if nearest is None:
-        return None
-    moved = msgspec.structs.replace(run, at=nearest, zones=zones.version)
-    return Replanned(moved.due, message.rule, moved.text)
+    return nearest

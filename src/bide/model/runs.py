@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -21,7 +21,7 @@ from bide.model.command_parts import NextRun
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_NAME
 from bide.model.message import HELD, RUN_ENDED, Item, Message, NewMessage
-from bide.model.recurrence import latest
+from bide.model.recurrence import Recurrence, latest
 from bide.model.repeat import Repeat
 from bide.model.time_rule import TimeRule, checked_window, repeat_of, time_rule_of
 from bide.model.times import LATEST, iso, unix
@@ -29,7 +29,7 @@ from bide.model.window import Window
 
 _TEXT = re.compile(
     r"(\S+)(?: after=(\S+))?(?: left=([0-9]{1,10}))?(?: zones=([0-9]{4}[a-z]{1,3}))?"
-    r"( added)?( again)?( held)?"
+    r"(?: opens=(\S+))?( added)?( again)?( held)?"
 )
 
 
@@ -48,10 +48,12 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     added: bool = False
     """Whether `run_now` has added it to those of the rule."""
     zones: str = ""
-    """The version of the time zones by which its time is one of the rule; empty: it is not known,
-    needs none, or is not of the rule."""
+    """The version of the time zones by which its time is one of the rule, and its window opens;
+    empty: it is not known, needs none, or is not of the rule."""
     again: bool = False
     """Whether `run_now` has added a run that follows this one at once: it has no attempt left."""
+    opens: int | None = None
+    """When it is due if its window is closed at its time; `None`: that is open, or it has none."""
 
     @property
     def text(self) -> str:
@@ -74,21 +76,25 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def due(self) -> int:
-        """When the run is due, if it has no window."""
-        return LATEST if self.held else self.at
+        """When the run is due."""
+        if self.held:
+            return LATEST
+        return self.at if self.opens is None else self.opens
 
-    def due_in(self, window: Window | None) -> int:
-        """Return when the run is due in a window; `None`: it has none."""
-        return self.due if window is None else window.opening(self.due)
+    def in_window(self, window: Window | None) -> "Run":
+        """Return the run as it is due in a window; `None`: it has none."""
+        opening = self.at if window is None else window.opening(self.at)
+        opens = None if opening == self.at else opening
+        return self if opens == self.opens else msgspec.structs.replace(self, opens=opens)
+
+    def moved_to(self, run: "Run") -> "Run":
+        """Return the run with the time of another one."""
+        return msgspec.structs.replace(self, at=run.at, zones=run.zones, opens=run.opens)
 
     @property
     def next_run(self) -> NextRun:
-        """The run as commands have it, if it has no window."""
+        """The run as commands have it."""
         return NextRun(self.due, self.text)
-
-    def next_run_in(self, window: Window | None) -> NextRun:
-        """Return the run as commands have it, in a window; `None`: it has none."""
-        return NextRun(self.due_in(window), self.text)
 
 
 # Many messages that repeat by one rule have the same run.
@@ -103,13 +109,15 @@ def _text_of(
     added: bool,
     zones: str,
     again: bool,
+    opens: int | None,
 ) -> str:
     """Return the text of a run."""
     previous_text = "" if previous is None else f" after={iso(previous)}"
     left_text = "" if left is None else f" left={left}"
     zones_text = f" zones={zones}" if zones else ""
+    opens_text = "" if opens is None else f" opens={iso(opens)}"
     flags = f"{' added' * added}{' again' * again}{HELD * held}"
-    return f"{iso(at)}{previous_text}{left_text}{zones_text}{flags}"
+    return f"{iso(at)}{previous_text}{left_text}{zones_text}{opens_text}{flags}"
 
 
 @lru_cache(maxsize=512)
@@ -120,12 +128,15 @@ def _run_of(text: str) -> Run:
         if match is None:
             raise ValueError(text)
         at = unix(datetime.fromisoformat(match[1]))
-        previous = None if match[2] is None else unix(datetime.fromisoformat(match[2]))
+        previous, opens = (
+            None if match[group] is None else unix(datetime.fromisoformat(match[group]))
+            for group in (2, 5)
+        )
     except (ValueError, InvalidArgument):
         raise InvalidArgument(f"{text!r} is not a run of a message that repeats") from None
     left = None if match[3] is None else int(match[3])
-    is_added, is_again, is_held = (match[group] is not None for group in (5, 6, 7))
-    return Run(at, left, is_held, previous, is_added, match[4] or "", is_again)
+    is_added, is_again, is_held = (match[group] is not None for group in (6, 7, 8))
+    return Run(at, left, is_held, previous, is_added, match[4] or "", is_again, opens)
 
 
 class FirstRun(NamedTuple):
@@ -155,18 +166,38 @@ def first_run(rule: Repeat, now: int, *, window: Window | None = None) -> Run:
     at = rule.after(now)
     if at is None:
         raise InvalidArgument(f"the rule {rule} has no time after {iso(now)}")
-    return Run(merged(rule, window, at), rule.times, zones=rule.zones)
+    return planned_run(rule, window, at, left=rule.times)
 
 
-def merged(rule: Repeat, window: Window | None, at: int) -> int:
+def planned_run(rule: Repeat, window: Window | None, at: int, **fields: Any) -> Run:
+    """Return the run that is delivered for a time of the rule, as due in a window.
+
+    Args:
+        rule: of the message.
+        window: in which it is delivered; `None`: there is none.
+        at: the time.
+        fields: the other fields of the run.
+    """
+    zones = rule.zones or ("" if window is None else window.zones)
+    run = Run(merged(rule, window, at, rule.recurrence()), zones=zones, **fields)
+    return run.in_window(window)
+
+
+def merged(rule: Repeat, window: Window | None, at: int, times: Recurrence) -> int:
     """Return the time of the run that is delivered for a time of the rule.
 
     With `missed="all"` that is its own. Else all runs whose times pass while the window is closed
     are one, that of the last of these times.
+
+    Args:
+        rule: of the message.
+        window: in which it is delivered; `None`: there is none.
+        at: the time.
+        times: all times of the rule.
     """
     if window is None or rule.missed == "all":
         return at
-    return latest(rule.recurrence(), min(window.opening(at), rule.end), at)
+    return latest(times, min(window.opening(at), rule.end), at)
 
 
 def first_run_of(message: NewMessage, at: int | None, delay: int, now: int) -> FirstRun:
@@ -208,8 +239,8 @@ def first_run_at(rule: object, due: int | None, now: int, window: Window | None 
         checked_window(window)
     run = first_run(rule, now, window=window)
     if due is not None:  # the rule must have times all the same
-        run = Run(due, rule.times)
-    return FirstRun(TimeRule(rule, window=window).text or "", run.text, run.due_in(window))
+        run = Run(due, rule.times).in_window(window)
+    return FirstRun(TimeRule(rule, window=window).text or "", run.text, run.due)
 
 
 def following(
@@ -241,7 +272,7 @@ def following(
     if at is None:
         return None
     left = None if run.left is None else run.left - 1
-    return Run(merged(rule, window, at), left, run.held, run.at, zones=rule.zones)
+    return planned_run(rule, window, at, left=left, held=run.held, previous=run.at)
 
 
 def later_runs(rule: Repeat, window: Window | None, run: Run, due: int) -> Iterator[Run]:
@@ -251,7 +282,7 @@ def later_runs(rule: Repeat, window: Window | None, run: Run, due: int) -> Itera
     """
     at = rule.after(run.at if rule.missed == "all" and window is not None else max(run.at, due))
     while at is not None:
-        later = Run(merged(rule, window, at))
+        later = planned_run(rule, window, at)
         yield later
         at = rule.after(later.at)
 
@@ -264,7 +295,7 @@ def after_ack(message: Message, begun: int, now: int) -> NextRun | None:
     """
     rule, window = _repeating(message)
     run = following(rule, Run.of(message.run or ""), begun, now, window=window)
-    return None if run is None else run.next_run_in(window)
+    return None if run is None else run.next_run
 
 
 def _repeating(message: Message) -> tuple[Repeat, Window | None]:
@@ -344,10 +375,10 @@ def renewal(message: Message, now: int) -> Renewal | None:
         if following_run is not None and run.left is not None:
             following_run = msgspec.structs.replace(following_run, left=run.left - 1)
         is_last = run.left is not None and run.left <= 1
-        return _renewal("expired", None if is_last else following_run, window)
+        return _renewal("expired", None if is_last else following_run)
     first_due = message.due if message.planned is None else message.planned
     if rule.missed == "skip" and _is_new(message) and is_missed(rule, run, first_due, now):
-        return _renewal("ended", next_in_time(rule, run, now, None, window=window), window)
+        return _renewal("ended", next_in_time(rule, run, now, None, window=window))
     return None
 
 
@@ -362,14 +393,12 @@ def _next_run(
         added = Run(now, run.left, run.held, run.at, added=True)
         return NextRun(now if window is None else window.opening(now), added.text)
     next_run = following(rule, run, begun, now, window=window)
-    return None if next_run is None else next_run.next_run_in(window)
+    return None if next_run is None else next_run.next_run
 
 
-def _renewal(
-    how: Literal["dead", "expired", "ended"], run: Run | None, window: Window | None
-) -> Renewal:
+def _renewal(how: Literal["dead", "expired", "ended"], run: Run | None) -> Renewal:
     """Return the renewal that lets a run take the place of one that is over."""
-    return Renewal(how, None if run is None else run.next_run_in(window))
+    return Renewal(how, None if run is None else run.next_run)
 
 
 def _last_begun(message: Message, now: int) -> int:
@@ -404,7 +433,8 @@ def next_in_time(
         at = last if is_in_time else rule.after(last)
     if at is None:
         return None
-    return msgspec.structs.replace(run, at=merged(rule, window, at), zones=rule.zones)
+    fields = {"left": run.left, "held": run.held, "previous": run.previous}
+    return planned_run(rule, window, at, **fields)
 
 
 def _first_with_opening(window: Window | None, due: int) -> int:

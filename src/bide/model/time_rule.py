@@ -17,7 +17,7 @@ from bide.model.local_date import LocalDate, PlannedDate
 from bide.model.repeat import Missed, Repeat, repeat
 from bide.model.times import UnixMs
 from bide.model.window import Window, WindowText
-from bide.model.zones import is_version, remembers_zones
+from bide.model.zones import ZoneData, is_version, remembers_zones
 
 
 class TimeRule(NamedTuple):
@@ -36,7 +36,10 @@ class TimeRule(NamedTuple):
 
     def is_on_date(self, due: int) -> bool:
         """Return whether a message that is due at a time is still planned for its local date."""
-        return self.date is not None and due == self.opening(self.date.at)
+        if self.date is None:
+            return False
+        opens = self.date.opens  # by the time zones of who planned it
+        return due == (self.opening(self.date.at) if opens is None else opens)
 
     @property
     def text(self) -> str | None:
@@ -53,7 +56,7 @@ class TimeRule(NamedTuple):
             return self.repeat.text
         fields: dict[str, Any] = {} if self.repeat is None else self.repeat.fields
         if self.date is not None:
-            fields |= _fields_of_date(self.date)
+            fields |= _fields_of_date(in_window(self.date, self.window))
         if self.window is not None:
             fields["window"] = WindowText.of(self.window)
         if not fields:
@@ -91,10 +94,11 @@ class _RuleText(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     at: UnixMs | None = None
     zones: str = ""
     spread: UnixMs = 0
+    opens: UnixMs | None = None
     window: WindowText | None = None
 
 
-_DATE_FIELDS = ("date", "timezone", "at", "zones", "spread")
+_DATE_FIELDS = ("date", "timezone", "at", "zones", "spread", "opens")
 """The fields of a rule that say its local date."""
 
 _as_rule_text: Callable[[str], _RuleText] = msgspec.json.Decoder(_RuleText).decode
@@ -114,7 +118,7 @@ def time_rule_of(text: str) -> TimeRule:
     fields = msgspec.structs.asdict(rule_text)
     del fields["window"]
     if fields["date"] is None:
-        for name in ("date", "at", "zones", "spread"):
+        for name in ("date", "at", "zones", "spread", "opens"):
             if fields.pop(name):
                 raise _refusal(text, f"{name} goes with a date")
         return TimeRule(repeat=repeat(**fields), window=window)
@@ -125,7 +129,8 @@ def time_rule_of(text: str) -> TimeRule:
         raise _refusal(text, f"{zones[:16]!r} is no version of time zones")
     if fields["cron"] is not None or fields["every"] is not None:
         raise _refusal(text, "a message has a date, or repeats, and not both")
-    date = PlannedDate(LocalDate(fields["date"], timezone), at, zones, fields["spread"])
+    local = LocalDate(fields["date"], timezone)
+    date = PlannedDate(local, at, zones, fields["spread"], fields["opens"])
     return TimeRule(date=date, window=window)
 
 
@@ -211,15 +216,38 @@ def _fields_of_date(date: PlannedDate) -> dict[str, Any]:
         "at": date.at,
         "zones": date.zones,
         "spread": date.spread,
+        "opens": date.opens,
     }
 
 
-def with_date(rule: str | None, date: PlannedDate | None) -> str | None:
+def in_window(
+    date: PlannedDate, window: Window | None, zones: ZoneData | None = None
+) -> PlannedDate:
+    """Return a date as it is planned in a window.
+
+    Args:
+        date: the date.
+        window: of its message; `None`: it has none.
+        zones: the data of time zones; `None`: those of this process.
+
+    Raises:
+        InvalidArgument: they do not have the zone of the window.
+    """
+    if window is None:
+        return date if date.opens is None else msgspec.structs.replace(date, opens=None)
+    own_window = window if zones is None else window.by(zones)
+    return msgspec.structs.replace(date, opens=own_window.opening(date.at))
+
+
+def with_date(
+    rule: str | None, date: PlannedDate | None, zones: ZoneData | None = None
+) -> str | None:
     """Return a rule with another local date, or none; all else that it says stays.
 
     Args:
         rule: as a message has it; `None`: it has none.
         date: the date.
+        zones: the data of time zones by which it is planned; `None`: those of this process.
 
     Returns:
         `None`: nothing is left of the rule.
@@ -236,6 +264,7 @@ def with_date(rule: str | None, date: PlannedDate | None) -> str | None:
     fields = _RuleText() if rule is None else _fields_of(rule)
     values: dict[str, Any] = dict.fromkeys(_DATE_FIELDS) | {"zones": "", "spread": 0}
     if date is not None:
-        values = _fields_of_date(date)
+        window = None if fields.window is None else fields.window.window
+        values = _fields_of_date(in_window(date, window, zones))
     text = msgspec.json.encode(msgspec.structs.replace(fields, **values)).decode()
     return None if text == "{}" else text

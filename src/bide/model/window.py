@@ -18,7 +18,7 @@ import msgspec
 
 from bide.model.errors import InvalidArgument
 from bide.model.times import DAY_MS, HOUR_MS, LATEST, MINUTE_MS
-from bide.model.zones import zone_of
+from bide.model.zones import ZoneData, own_version, zone_of
 
 LONGEST_HOURS = 256
 """The maximum length of the hours of a window, in characters."""
@@ -101,6 +101,23 @@ class Window:
         shown = ", ".join(map(str, self.holidays[:3]))
         more = len(self.holidays) - 3
         return f"{text}, but not on {shown}" + (f" and {more} more" if more > 0 else "")
+
+    @property
+    def zones(self) -> str:
+        """The version of the time zones of this process; empty if its hours need none."""
+        return "" if self.timezone == "UTC" else own_version()
+
+    def by(self, zones: ZoneData) -> "Window":
+        """Return the window by other data of time zones.
+
+        Raises:
+            InvalidArgument: they do not have its zone.
+        """
+        if zones.zone is zone_of:
+            return self
+        other = Window(self.hours, self.timezone, self.holidays)
+        object.__setattr__(other, "_zone", zones.zone(self.timezone))
+        return other
 
     def is_open(self, moment: int) -> bool:
         """Return whether it is open at a time in Unix milliseconds.

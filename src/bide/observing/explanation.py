@@ -195,7 +195,8 @@ class Explanation(msgspec.Struct, frozen=True):
         planned = date_of(facts.rule)
         if planned is None:
             return
-        if time_rule_of(facts.rule).opening(planned.at) not in (facts.due, facts.planned):
+        rule = time_rule_of(facts.rule)
+        if not any(rule.is_on_date(due) for due in (facts.due, facts.planned) if due is not None):
             return
         clause = "local date by" if planned.zones else "local date"
         values = {"timezone": planned.local.timezone, "zones": planned.zones}

@@ -65,7 +65,7 @@ def _held(message: Message, now: int) -> tuple[str, int]:
     text = _changed(message, held=True)
     if _goes_on(message):
         return text, message.due
-    return text, Run.of(text).due_in(window_of(message.rule))
+    return text, Run.of(text).due
 
 
 def _resumed(message: Message, now: int) -> tuple[str, int] | None:
@@ -75,19 +75,18 @@ def _resumed(message: Message, now: int) -> tuple[str, int] | None:
         return None
     if _goes_on(message):
         return _changed(message, held=False), message.due
-    resumed = msgspec.structs.replace(run, held=False)
+    rule, window = message.rule or "", window_of(message.rule)
+    resumed = msgspec.structs.replace(run, held=False).in_window(window)
     if not run.added:  # an added one is due already
-        rule = message.rule or ""
-        first = first_run(repeat_of(rule), now, window=window_of(rule))
-        resumed = msgspec.structs.replace(resumed, at=first.at, zones=first.zones)
-    return resumed.text, resumed.due_in(window_of(message.rule))
+        resumed = resumed.moved_to(first_run(repeat_of(rule), now, window=window))
+    return resumed.text, resumed.due
 
 
 def _run_now(message: Message, now: int) -> tuple[str, int] | None:
     """Return a run of a message that is due now."""
     run, opening = Run.of(message.run or ""), time_rule_of(message.rule or "").opening(now)
     if _is_over(message) or message.attempt >= message.attempts:  # the next claim plans it
-        return _changed(message, again=True, zones=""), opening
+        return _changed(message, again=True, zones="", opens=None), opening
     is_due = message.due <= now and _waits(message)
     claimed = msgspec.structs.replace(message, attempt=message.attempt + 1)
     if is_due and renewal(claimed, now) is None:  # it is going to run
@@ -196,7 +195,7 @@ def _later_runs(message: Message, end: int) -> Iterator[int]:
     text, run = message.rule or "", Run.of(message.run or "")
     window, left = window_of(text), run.left
     for later in later_runs(repeat_of(text), window, run, message.due):
-        due = later.due_in(window)
+        due = later.due
         if due > end or (left is not None and left <= 1):
             return
         yield due

@@ -7,13 +7,12 @@ to the next opening. What is due then for another reason, such as a retry, whoev
 from typing import Any, NamedTuple
 
 from msgspec import UNSET
-from msgspec.structs import replace
 
 from bide.model.message import RUN_ENDED, Message, NewMessage
 from bide.model.repeat import Repeat
 from bide.model.runs import Run, first_run, first_run_at
 from bide.model.time_rule import TimeRule, checked_window, time_rule_of
-from bide.model.times import spread_out
+from bide.model.times import LATEST, spread_out
 from bide.model.window import Window
 
 Due = tuple[int | None, int]
@@ -117,11 +116,10 @@ def _moved_run(message: Message, rule: TimeRule, due: Due | None, now: int) -> C
     if text.startswith(RUN_ENDED) or message.attempt or message.state not in ("delayed", "ready"):
         return ChangedRule(rule.text, text, None)  # who claims it plans it
     assert rule.repeat is not None
-    is_planned = not run.added and message.due == run.due_in(
-        time_rule_of(message.rule or "").window
-    )
+    is_planned = not run.added and message.due == run.due
     is_of_rule = rule.repeat.after(run.at - 1) == run.at  # else a caller has set its time
     if is_planned and is_of_rule and not run.held and run.at > now:
-        run = replace(run, at=first_run(rule.repeat, now, window=rule.window).at)
-    start = run.due if is_planned else message.due
+        run = run.moved_to(first_run(rule.repeat, now, window=rule.window))
+    start = (LATEST if run.held else run.at) if is_planned else message.due
+    run = run.in_window(rule.window)
     return ChangedRule(rule.text, run.text, rule.opening(max(start, min(now, message.due))))

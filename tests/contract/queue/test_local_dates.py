@@ -17,10 +17,11 @@ from bide.consuming.zone_update import Ask, keep_planned, record_of, update_queu
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Command, Edit
 from bide.model.message import Message
-from bide.model.times import unix
+from bide.model.times import iso, unix
 from bide.model.zones import own_zones
 from bide.testing.hooks import lane_of
 from tests.stores_of_each_kind import STORES, url_of
+from tests.system.server.process import urls_of_namespaces
 from tests.zone_data import BEFORE, EARLIER, LATER, TOWN, machine_with, write_zones
 
 SLOW = ("cluster", "http")
@@ -47,16 +48,29 @@ def orders(url: str) -> Iterator[bide.Queue]:
         yield orders
 
 
-@pytest.fixture(autouse=True)
-def old_zones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Let this process have time zones in which a town is two hours ahead of UTC.
+@pytest.fixture(scope="module")
+def zones_of_town(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Provide time zones in which a town is two hours ahead of UTC."""
+    return write_zones(tmp_path_factory.mktemp("zones-2099a"), "2099a", {TOWN: BEFORE})
 
-    So does a server that it starts.
-    """
-    folder = write_zones(tmp_path / "zones-2099a", "2099a", {TOWN: BEFORE})
-    monkeypatch.setenv("PYTHONTZPATH", os.pathsep.join([str(folder), *zoneinfo.TZPATH]))
-    with machine_with(folder):
-        yield folder
+
+@pytest.fixture(scope="module")
+def http_url(
+    tmp_path_factory: pytest.TempPathFactory, zones_of_town: Path
+) -> Iterator[Callable[[], str]]:
+    """Provide URLs of a server that has these zones."""
+    with pytest.MonkeyPatch.context() as environment:
+        path = os.pathsep.join([str(zones_of_town), *zoneinfo.TZPATH])
+        environment.setenv("PYTHONTZPATH", path)
+        with urls_of_namespaces(tmp_path_factory.mktemp("server")) as urls:
+            yield urls
+
+
+@pytest.fixture(autouse=True)
+def old_zones(zones_of_town: Path) -> Iterator[Path]:
+    """Let this process have these zones."""
+    with machine_with(zones_of_town):
+        yield zones_of_town
 
 
 @pytest.fixture
@@ -313,6 +327,107 @@ def test_a_cron_in_a_zone_moves(orders: bide.Queue, url: str, later: Path) -> No
         assert get(orders, "moved").due_at == at + timedelta(minutes=7)
     assert update(url) == 0
     assert get(orders).due_at == at + HOUR
+
+
+def shown_window(start: datetime, timezone: str = TOWN) -> bide.Window:
+    """Return the hour of each day that begins when the clocks of the town show a time."""
+    hours = f"{in_town(start)[11:16]}-{in_town(start + HOUR)[11:16]}"
+    return bide.Window(hours, timezone)
+
+
+def in_some_hours() -> datetime:
+    return from_now(hours=5).replace(second=0)
+
+
+@pytest.mark.parametrize("new_zones", ["later", "earlier"])
+def test_what_waits_for_a_window_moves(
+    orders: bide.Queue, url: str, new_zones: str, request: pytest.FixtureRequest
+) -> None:
+    due = in_some_hours()
+    opening = due + 2 * HOUR
+    window, cron = shown_window(opening), bide.Cron(f"{due:%M} {due + 2 * HOUR:%H} * * *", TOWN)
+    orders.put(1, id="date", at=in_town(due), timezone=TOWN, window=window)
+    orders.put(1, id="cron", repeat=cron, window=window)
+    for id in ("date moved", "cron moved"):
+        orders.put(1, id=id, repeat=cron if id[0] == "c" else None, window=window, at=due)
+        orders.reschedule(id, at=opening + timedelta(minutes=9))
+    orders.put(1, id="held", repeat=cron, window=window)
+    orders.hold("held")
+    assert get(orders, "date").due_at == get(orders, "cron").due_at == opening
+    assert get(orders, "cron").run_at == due
+    shift = HOUR if new_zones == "later" else -HOUR
+    with machine_with(request.getfixturevalue(new_zones)):
+        assert update(url) == 2
+        assert update(url, put=inf) == 0
+        assert get(orders, "date").due_at == get(orders, "cron").due_at == opening + shift
+        assert get(orders, "cron").run_at == due + shift
+        date = get(orders, "date").local_date
+        assert date is not None
+        assert date.at == due + shift
+        for id in ("date moved", "cron moved"):
+            assert get(orders, id).due_at == opening + timedelta(minutes=9)
+        assert get(orders, "held").held
+        assert orders.audit()
+    assert update(url) == 0
+
+
+def test_the_window_moves_though_the_time_stays(orders: bide.Queue, url: str, later: Path) -> None:
+    due = in_some_hours()
+    opening = due + 2 * HOUR
+    window = shown_window(opening)
+    orders.put(1, id="date", at=f"{due:%Y-%m-%d %H:%M}", timezone="UTC", window=window)
+    every = bide.Every("1d", start=due)
+    orders.put(1, id="every", repeat=every, window=window)
+    with machine_with(later):
+        assert update(url) == 2
+        for id in ("date", "every"):
+            assert get(orders, id).due_at == opening + HOUR
+        assert get(orders, "every").run_at == due
+        assert get(orders, "date").local_date is not None
+
+
+def test_the_time_moves_out_of_the_window(orders: bide.Queue, url: str, later: Path) -> None:
+    due = in_some_hours()
+    cron = bide.Cron(f"{due:%M} {due + 2 * HOUR:%H} * * *", TOWN)
+    # The hour is one of UTC: from then on the time comes when it has just closed.
+    window = bide.Window(f"{due:%H:%M}-{due + HOUR:%H:%M}")
+    orders.put(1, id="date", at=in_town(due), timezone=TOWN, window=window)
+    orders.put(1, id="cron", repeat=cron, window=window)
+    assert get(orders, "date").due_at == get(orders, "cron").due_at == due
+    with machine_with(later):
+        assert update(url) == 2
+        for id in ("date", "cron"):
+            assert get(orders, id).due_at == due + 24 * HOUR
+        assert get(orders, "cron").run_at == due + HOUR
+
+
+def test_what_waits_for_a_window_is_not_early_by_newer_rules(
+    orders: bide.Queue, later: Path
+) -> None:
+    now = from_now().replace(second=0)
+    opening = now + HOUR
+    window, date = shown_window(opening), now - HOUR
+    cron = bide.Cron(f"{date:%M} {date + 2 * HOUR:%H} * * *", TOWN, grace="2h")
+    orders.put(1, id="date", at=in_town(date), timezone=TOWN, window=window)
+    orders.put(1, id="cron", repeat=cron, window=window)
+    # As if they had been put an hour earlier, in a window that is open since now.
+    for id in ("date", "cron"):
+        message = get(orders, id)
+        rule = (message.rule or "").replace(window.hours, shown_window(now).hours)
+        run = message.run
+        if run is None:
+            rule = rule.replace(str(unix(opening)), str(unix(now)))
+        else:
+            run = f"{iso(unix(date))} zones=2099a opens={iso(unix(now))}"
+        lane_of(orders).call(Edit("orders", [id], rule=rule, run=run, at=unix(now)))
+    with machine_with(later):
+        assert orders.claim(2) == []
+        for id in ("date", "cron"):
+            message = get(orders, id)
+            assert (message.due_at, message.attempt, message.planned) == (now + HOUR, 0, None)
+        assert get(orders, "date").local_date is not None
+        assert get(orders, "cron").run_at == date + HOUR
+        assert orders.audit()
 
 
 def test_a_run_is_not_early_by_newer_rules(orders: bide.Queue, later: Path) -> None:

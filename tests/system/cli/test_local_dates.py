@@ -173,6 +173,20 @@ def test_what_an_update_would_move(
     assert message(orders) == seen
 
 
+def test_what_an_update_would_move_to_another_opening(
+    run: Bide, orders: bide.Queue, tmp_path: Path
+) -> None:
+    paris = bide.Window("09:00-18:00", "Europe/Paris")
+    orders.put(1, id="date", at="2097-07-01 07:00", timezone="Europe/Paris", window=paris)
+    cron = bide.Cron("0 7 1 7 *", "Europe/Paris", start=datetime(2097, 1, 1, tzinfo=UTC))
+    orders.put(1, id="cron", repeat=cron, window=paris)
+    moves = facts(run("zones", "--what-if", str(wheel_in(tmp_path, "2099a")), "--json"))
+    assert [(move["id"], move["due"][11:16], move["then"][11:16]) for move in moves] == [
+        ("date", "07:00", "08:00"),
+        ("cron", "07:00", "08:00"),
+    ]
+
+
 def test_data_that_are_not_newer_or_do_not_say(
     run: Bide, orders: bide.Queue, tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """A server as a process of its own, as `bide serve` starts it."""
 
+import itertools
 import os
 import re
 import signal
@@ -8,9 +9,14 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from bide.queue.stores import lane_to
+from bide.server.access.tokens import Tokens
 
 
 class ServerProcess:
@@ -101,3 +107,18 @@ class ServerProcess:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+@contextmanager
+def urls_of_namespaces(folder: Path) -> Iterator[Callable[[], str]]:
+    """Run a server, and provide its URLs, each with a token of a namespace that is empty."""
+    store = f"sqlite:///{folder}/bide.db"
+    numbers = itertools.count()
+
+    def empty() -> str:
+        with lane_to(store) as lane:
+            token, _ = Tokens(lane).create(f"store{next(numbers)}", ["admin"])
+        return server.url.replace("//", f"//:{token}@")
+
+    with ServerProcess(folder, "--store", store, "--auth", "required") as server:
+        yield empty

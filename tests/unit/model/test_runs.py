@@ -164,6 +164,7 @@ def test_a_time_of_day_stays_when_the_clocks_change() -> None:
         Run(NOON, 9, True),
         Run(NOON, 9, True, NOON, True, "2026a", True),
         Run(NOON, again=True),
+        Run(NOON, zones="2026a", opens=NOON + 1),
     ],
 )
 def test_a_run_is_the_same_after_it_was_text(run: Run) -> None:
@@ -172,8 +173,12 @@ def test_a_run_is_the_same_after_it_was_text(run: Run) -> None:
 
 
 def test_the_longest_run_has_room() -> None:
-    longest = Run(2 * LATEST, MAX_TIMES, True, 2 * LATEST, True, "2026za", again=True)
-    assert len(RUN_ENDED + longest.text) <= MAX_RUN
+    common: dict[str, Any] = {"at": LATEST, "left": MAX_TIMES, "held": True, "previous": LATEST}
+    for run in (
+        Run(**common, zones="2026zaa", opens=LATEST),
+        Run(**common, added=True, again=True),
+    ):
+        assert len(RUN_ENDED + run.text) <= MAX_RUN
 
 
 @pytest.mark.parametrize(
