@@ -64,6 +64,8 @@ class Executor:
         self._open_engine = open_engine
         self.clock = clock
         self._store_has_the_time = clock is SYSTEM_CLOCK
+        self.bound_runs: Callable[[str, list[Command]], list[Command]] | None = None
+        """Bounds what runs leave in a queue whose next ones a claim plans; `None`: nothing does."""
         self._engine: Engine | None = None
         self._closed = False
         self._reset()
@@ -128,6 +130,8 @@ class Executor:
         from bide.lane.planning import planned  # here: most messages do not repeat
 
         reply, commands = planned(command.queue, reply)
+        if self.bound_runs is not None:
+            commands = self.bound_runs(command.queue, commands)
         requests = [LaneRequest(command) for command in commands]
         for request, identity in zip(requests, self._identities(engine, requests), strict=True):
             self._execute(engine, [request], [identity])  # the next ones need those before

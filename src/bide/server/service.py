@@ -163,6 +163,7 @@ class Service:
             InvalidArgument: other machines can reach the server, and there are no tokens.
         """
         await asyncio.to_thread(lambda: self.lane.capabilities)
+        self.quotas.begin()
         await self.admission.begin()
 
     async def explained(

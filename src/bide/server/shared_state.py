@@ -13,6 +13,7 @@ import os
 import secrets
 import struct
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -66,12 +67,15 @@ def take_lock(file: int, length: int = 0, start: int = 0) -> None:
 class SharedFile:
     """A file that processes share, and its lock, which the system releases when a process dies.
 
+    The system's locks do not keep the threads of one process apart, so there is one for these, too.
+
     Args:
         descriptor: see `make_file`; by default a file of this process alone.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
         self._file = make_file() if descriptor is None else descriptor
+        self._thread_lock = threading.Lock()
 
     @property
     def is_closed(self) -> bool:
@@ -81,11 +85,12 @@ class SharedFile:
     @contextmanager
     def locked(self) -> Iterator[int]:
         """Hold the lock, and yield the descriptor."""
-        take_lock(self._file)
-        try:
-            yield self._file
-        finally:
-            fcntl.lockf(self._file, fcntl.LOCK_UN)
+        with self._thread_lock:
+            take_lock(self._file)
+            try:
+                yield self._file
+            finally:
+                fcntl.lockf(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Close the file."""

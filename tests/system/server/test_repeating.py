@@ -4,6 +4,7 @@ import base64
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -633,6 +634,53 @@ def test_runs_are_settled_in_a_full_namespace(
         assert answer.json["replies"][0]["outcomes"][0]["done"]
     ends = shop.get(f"{ONE}/history").json["ends"]
     assert ["result" in end for end in ends] == [False] * 3 + [True] * 3
+    assert shop.put(f"{Q}/messages/b", {"body": 1}).status == 507
+
+
+def used_up(client: Client, how: str) -> None:
+    """Let a run have no attempt left, of which the server hears from a client, or by itself."""
+    (message,) = claim(client, wait="20s", lease="100ms" if how == "lapsed" else "1m")
+    assert message["attempt"] == 2
+    if how != "lapsed":
+        assert settle(client, how, message).status == 200
+
+
+@pytest.mark.parametrize("how", ["retry", "bury", "lapsed"])
+@pytest.mark.parametrize("has_room", [True, False])
+def test_the_reasons_of_a_dead_run_are_cut_without_room(
+    serve: Serve, make_token: Any, how: str, has_room: bool
+) -> None:
+    server = serve(auth="required", quotas={"shop": Quota(stored=30_000 if has_room else 20_000)})
+    shop = server.with_token(make_token("shop", "admin"))
+    an_hour_ago = datetime.now(UTC).timestamp() - 3_600
+    rule = {"every": "1m", "missed": "all"}
+    put = {"body": 1, "at": an_hour_ago, "attempts": 2, "repeat": rule}
+    assert shop.put(ONE, put).status == 201
+    reason = "the first line\n" + "x" * 8_000
+    settle(shop, "retry", *claim(shop), reason=reason)
+    assert shop.put(f"{Q}/messages/b", {"body": "x" * 9_000, "delay": "1d"}).status == 201
+    used_up(shop, how)
+    (following,) = claim(shop, wait="20s")
+    assert (following["id"], following["attempt"]) == ("a", 1)
+    (dead,) = shop.get(f"{Q}/dead").json["messages"]
+    assert dead["id"] == run_id("a", ceil(an_hour_ago * 1_000))
+    assert dead["failures"][0]["reason"] == (reason if has_room else "the first line")
+    assert settle(shop, "ack", following).status == 200
+    assert shop.get(f"{Q}/audit").json["balanced"]
+
+
+@pytest.mark.parametrize("quota", [Quota(pending=4), Quota(stored=20_000)])
+def test_dead_runs_count_at_once(serve: Serve, make_token: Any, quota: Quota) -> None:
+    server = serve(auth="required", quotas={"shop": quota})
+    shop = server.with_token(make_token("shop", "admin"))
+    an_hour_ago = datetime.now(UTC).timestamp() - 3_600
+    rule = {"every": "1m", "missed": "all"}
+    put = {"body": "x" * 5_000, "at": an_hour_ago, "attempts": 1, "repeat": rule}
+    assert shop.put(ONE, put).status == 201
+    for _ in range(3):
+        settle(shop, "bury", *claim(shop, wait="20s"))
+    assert claim(shop, wait="20s")
+    assert len(shop.get(f"{Q}/dead").json["messages"]) == 3
     assert shop.put(f"{Q}/messages/b", {"body": 1}).status == 507
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from bide.model import commands as cmd
-from bide.model.message import REASON_LENGTH
+from bide.model.message import REASON_LENGTH, Item
 
 SHORT_REASON = 200
 """The maximum length of a reason in a namespace without room, in characters."""
@@ -45,6 +45,34 @@ def bytes_left_by(command: Any) -> int:
     return size
 
 
+def dead_letters_of(commands: Sequence[cmd.Command]) -> list[Item]:
+    """Return the dead letters that are put for runs which a claim has ended."""
+    return [item for command in commands if isinstance(command, cmd.Put) for item in command.items]
+
+
+def with_short_reasons(command: cmd.Command) -> cmd.Command:
+    """Return a command that ends runs as this one, and leaves as little as possible."""
+    if not isinstance(command, cmd.Put):
+        shortened_command: cmd.Command = shortened(command)
+        return shortened_command
+    items = [
+        msgspec.structs.replace(
+            item,
+            failures=tuple(
+                msgspec.structs.replace(failure, reason=_short(failure.reason))
+                for failure in item.failures
+            ),
+        )
+        for item in command.items
+    ]
+    return msgspec.structs.replace(command, items=items)
+
+
+def _short(reason: str) -> str:
+    """Return the first line of a reason, cut."""
+    return next(iter(reason.splitlines()), "")[:SHORT_REASON]
+
+
 def shortened(command: Any) -> Any:
     """Return a command that settles messages as this one, and leaves as little as possible.
 
@@ -53,6 +81,5 @@ def shortened(command: Any) -> Any:
     if isinstance(command, (cmd.Ack, cmd.Renew)):
         return msgspec.structs.replace(command, results=[])
     if isinstance(command, (cmd.BuryCommand, cmd.RetryCommand, cmd.Release)):
-        first_line = next(iter(command.reason.splitlines()), "")
-        return msgspec.structs.replace(command, reason=first_line[:SHORT_REASON])
+        return msgspec.structs.replace(command, reason=_short(command.reason))
     return command

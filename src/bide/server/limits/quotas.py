@@ -19,6 +19,7 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.lane.lane import Lane
 from bide.logs import logger
 from bide.model import commands as cmd
+from bide.model.identity import split_name
 from bide.model.internal_queues import InternalQueue, internal_queue
 from bide.model.message import Item, stored_size
 from bide.model.past import PastCommand
@@ -29,7 +30,13 @@ from bide.model.undoing import Bulk, Undo
 from bide.observing.heartbeat import READ_MOST
 from bide.server.access.admission import Admission
 from bide.server.access.rights import Caller
-from bide.server.limits.admitted import Admitted, bytes_left_by, shortened
+from bide.server.limits.admitted import (
+    Admitted,
+    bytes_left_by,
+    dead_letters_of,
+    shortened,
+    with_short_reasons,
+)
 from bide.server.limits.slow_reads import SlowReads
 from bide.server.limits.usage import Usage
 from bide.server.problem import Problem, invalid
@@ -97,6 +104,8 @@ class Quotas:
         default_factory=lambda: defaultdict(asyncio.Lock), init=False
     )
     """By namespace: held while a request makes new queues there."""
+    _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False)
+    """The loop that begins counts; `None` before `begin`."""
     _makers: dict[str | None, asyncio.Task[Any] | None] = field(default_factory=dict, init=False)
     """By namespace: the request that holds its lock."""
     _threads: ThreadPoolExecutor = field(
@@ -295,6 +304,47 @@ class Quotas:
         admitted.commands = [shortened(command) for command in admitted.commands]
         size = undo_bytes + sum(map(bytes_left_by, admitted.commands))
         self._add_stored(namespace, size, most=None)
+
+    def begin(self) -> None:
+        """Count what runs leave in the store whose ends claims find out."""
+        self._loop = asyncio.get_running_loop()
+        self.lane.bound_runs = self.bound_runs
+
+    def bound_runs(self, queue: str, commands: list[cmd.Command]) -> list[cmd.Command]:
+        """Count the dead letters of runs, and what else these leave, as for a settling request.
+
+        They are never refused, so that messages repeat in a full namespace as well; without room
+        the reasons are cut to a line. The thread that executes the claim calls this.
+
+        Args:
+            queue: of the runs.
+            commands: those that end the runs and plan the next ones.
+
+        Returns:
+            The commands to execute.
+        """
+        namespace, _ = split_name(queue)
+        if not self.any or self.shared.is_closed or self._loop is None:
+            return commands
+        letters = dead_letters_of(commands)
+        size = sum(map(stored_size, letters)) + sum(map(bytes_left_by, commands))
+        if letters:
+            with self.shared.of(namespace) as use:
+                use.messages.value += len(letters)
+                use.messages.added += len(letters)
+        if not size or self._add_stored(namespace, size, self.of(namespace).stored):
+            return commands
+        # Messages may have left the store, and a claim does not wait for a count.
+        self._loop.call_soon_threadsafe(self._count_again, namespace)
+        bounded = [with_short_reasons(command) for command in commands]
+        size = sum(map(stored_size, dead_letters_of(bounded))) + sum(map(bytes_left_by, bounded))
+        self._add_stored(namespace, size, most=None)
+        return bounded
+
+    def _count_again(self, namespace: str | None) -> None:
+        """Begin a count of bytes if it is due, and the server does not end."""
+        if self._loop is not None:
+            self._begin_count_if_due(namespace, "stored", RECOUNT_EVERY)
 
     def _add_stored(self, namespace: str | None, size: int, most: int | None) -> bool:
         """Count bytes that are stored, unless they would be more than `most` with all others.
@@ -524,12 +574,16 @@ class Quotas:
             waits: whether to wait for a count that is under way, and not only for the first one.
         """
         key = measure, namespace
+        self._begin_count_if_due(namespace, measure, every)
+        if key in self.counts_under_way and (waits or key not in self._once_counted):
+            await asyncio.shield(self.counts_under_way[key])
+
+    def _begin_count_if_due(self, namespace: str | None, measure: Measure, every: float) -> None:
+        """Begin a count, unless the last one is recent; see `_count`."""
         with self.shared.of(namespace) as use:
             is_due = time.monotonic() > use.amount(measure).after + every
         if is_due:
             self._begin_count(namespace, measure)
-        if key in self.counts_under_way and (waits or key not in self._once_counted):
-            await asyncio.shield(self.counts_under_way[key])
 
     def _begin_count(self, namespace: str | None, measure: Measure) -> None:
         """Begin a count, unless this process counts already; other processes begin none."""
@@ -577,6 +631,9 @@ class Quotas:
 
     async def close(self) -> None:
         """End the counts that are under way."""
+        if self.lane.bound_runs == self.bound_runs:  # a server of another test may have it now
+            self.lane.bound_runs = None
+        self._loop = None
         await cancel(self.counts_under_way.values())
         self._threads.shutdown(wait=False)
 
