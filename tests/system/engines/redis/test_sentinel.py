@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,6 +13,7 @@ import pytest
 from redis import Redis
 from redis import exceptions as raised
 
+import bide
 from bide.engines.redis import RedisEngine, nodes
 from bide.engines.redis.sentinel import Address, Sentinels
 from bide.engines.redis.settings import read_url
@@ -21,6 +23,8 @@ from bide.model.commands import Claim, Count, Put
 from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Outcomes
+from bide.model.runs import run_id
+from bide.model.times import unix
 from bide.testing.engine_hooks import redis_sender
 from tests.sentinels import NAME, SentinelGroup
 from tests.servers import PATIENCE, RedisServer
@@ -79,6 +83,35 @@ def test_a_master_that_is_killed_is_followed_by_another(
     put(engine, "c")
     assert size(engine) == 3
     assert old.client().hlen("bide:{q#0}:records") == 3
+
+
+def test_rules_of_times_go_on_at_another_master(group: SentinelGroup) -> None:
+    url = f"{group.url}?reconnect={PATIENCE}&wait_replicas=1&timeout=2s"
+    begin = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=3)
+    rule = bide.Every("1h", start=begin, missed="all")
+    with bide.Queue("reminders", url) as reminders:
+        reminders.put("x", id="ann", repeat=rule, at=begin, attempts=1)
+        reminders.put("x", id="date", at="2097-07-01 09:00", timezone="Europe/Paris")
+        reminders.claim()[0].ack()
+        (held,) = reminders.claim()
+        held_run = run_id("ann", unix(begin + timedelta(hours=1)))
+        old = group.master()
+        old.stop()
+        group.wait_for_another(old)
+        old.start()
+        group.wait_for_replica()
+        held.bury("no")  # the dead letter of this run is put there, and the next run is planned
+        (third,) = reminders.claim(wait=PATIENCE)
+        assert third.message.run_at == begin + timedelta(hours=2)
+        third.ack()
+        assert [letter.id for letter in reminders.dead()] == [held_run]
+        message, dated = reminders.get("ann"), reminders.get("date")
+        assert message is not None
+        assert dated is not None
+        assert (message.state, message.repeat) == ("ready", rule)
+        assert str(dated.local_date) == "2097-07-01 09:00 Europe/Paris"
+        assert reminders.reschedule("date", at="2097-07-02 09:00", timezone="Europe/Paris")
+        assert reminders.audit()
 
 
 def test_settings_that_lose_changes_are_warned_of_once(
