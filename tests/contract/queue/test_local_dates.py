@@ -449,6 +449,21 @@ def test_a_run_is_not_early_by_newer_rules(orders: bide.Queue, later: Path) -> N
         assert orders.audit()
 
 
+def test_a_run_that_waits_for_its_workers_moves(orders: bide.Queue, url: str, later: Path) -> None:
+    """As while the window of their handler is closed: it is due, and nobody claims it."""
+    orders.put(1, id="a", at=in_town(from_now(minutes=-5)), timezone=TOWN)
+    at = from_now(minutes=-5).replace(second=0)
+    cron = bide.Cron(f"{at:%M} {at + 2 * HOUR:%H} * * *", TOWN)
+    orders.put(1, id="cron", repeat=cron)
+    run_text = f"{iso(unix(at))} zones=2099a"
+    lane_of(orders).call(Edit("orders", ["cron"], rule=cron.text, run=run_text, at=unix(at)))
+    assert [get(orders, id).state for id in ("a", "cron")] == ["ready", "ready"]
+    with machine_with(later):
+        assert update(url) == 2
+        assert [get(orders, id).state for id in ("a", "cron")] == ["delayed", "delayed"]
+        assert get(orders, "cron").due_at == get(orders, "cron").run_at == at + HOUR
+
+
 def test_a_kill_in_the_middle_is_completed(
     orders: bide.Queue, url: str, later: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
