@@ -39,7 +39,7 @@ INTERNAL = frozenset(
         "remembers",
         "loses_replies",
         "recovers",
-        "takes_back",
+        "has_server",
     }
 )
 """The capabilities that only the code asks for."""

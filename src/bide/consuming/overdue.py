@@ -234,7 +234,7 @@ class OverdueWatch:
         client = self._client
         try:
             await asyncio.to_thread(client.lane.open)
-            if client.lane.capabilities.takes_back:
+            if client.lane.capabilities.has_server:
                 return
             await recover_after_gap(
                 self._queue,

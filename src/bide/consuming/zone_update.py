@@ -136,7 +136,7 @@ async def update_queue(ask: Ask, queue: str, zones: ZoneData, *, put: float = 0)
             return 0
         begun = expect(Forecasted, await ask(ForecastCommand(queue, 1, 0))).start
         count, reads = 0, 0
-        async for messages in dated(ask, queue):
+        async for messages in messages_with_zone(ask, queue):
             reads += 1 + len(messages)
             count += await _move(ask, queue, what_moves(messages, zones))
         _log_moved(queue, count, zones)
@@ -189,7 +189,7 @@ def _log_moved(queue: str, count: int, zones: ZoneData) -> None:
         _log.info("%s: %d messages were moved, by time zones %s", queue, count, zones.version)
 
 
-async def dated(ask: Ask, queue: str) -> AsyncIterator[list[Message]]:
+async def messages_with_zone(ask: Ask, queue: str) -> AsyncIterator[list[Message]]:
     """Yield the messages that wait in a queue, and whose time depends on a zone, page by page."""
     scan: Scan | None = Scan(queue, "next", limit=PAGE)
     while scan is not None:

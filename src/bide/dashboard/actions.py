@@ -62,7 +62,7 @@ def rule_of(view: PageView) -> cmd.Where | None:
 
 
 async def _execute(view: PageView, command: Bulk | Undo) -> Any:
-    """Execute a change that can be taken back, or take one back; return its reply.
+    """Execute one part of a bulk change, or of an undo; return its reply.
 
     Raises:
         PageRefused: the visitor may not make this change.
@@ -72,11 +72,12 @@ async def _execute(view: PageView, command: Bulk | Undo) -> Any:
         if not view.access.may(verb):
             raise PageRefused(403, "not-allowed", verb)
 
-    takes_back = view.store.capabilities.takes_back
-    if takes_back and isinstance(command, Undo):  # the server decides by the token
+    has_server = view.store.capabilities.has_server
+    if has_server and isinstance(command, Undo):
+        # That server knows which change this undoes, but not this visitor: the form says it here.
         allow(cast("Verb", view.request.get("verb")))
 
-    steps = steps_of(command, takes_back=takes_back, allow=allow)
+    steps = steps_of(command, has_server=has_server, allow=allow)
     with await view.admit(command):
         return await arun_steps(steps, _admitted(view))
 

@@ -263,15 +263,17 @@ class StoreReader:
         key = access.namespace, access.queues, prefix, after
 
         async def read() -> Glance:
-            all_names = await self.names(access, prefix)
-            start = access.caller.prefix(after)
-            remaining = [name for name in all_names if name > start]
+            """Read the page and one sample of its queues, and add that to the samples before."""
+            caller = access.caller
+            all_names = await self.names(access, prefix)  # as the store has them, like `shown`
+            after_in_store = caller.prefix(after)
+            remaining = [name for name in all_names if name > after_in_store]
             shown = remaining[:QUEUES]
             names_in_store = (await self.ask(Names, Queues(""))).names
-            registers = access.caller.registers(names_in_store)
+            registers = caller.registers(names_in_store)  # queues with reports of workers
             now = self.clock.now()
             sample = await self.run(
-                take_sample(shown, registers, self.clock.monotonic(), now, access.caller.own)
+                take_sample(shown, registers, self.clock.monotonic(), now, caller.own)
             )
             history = self._histories.get(key) or _History()
             self._histories[key] = history  # again: the latest one is forgotten last
@@ -279,7 +281,7 @@ class StoreReader:
             return Glance(
                 names=shown,
                 total=len(all_names),
-                following=access.caller.own(shown[-1]) if len(remaining) > QUEUES else None,
+                following=caller.own(shown[-1]) if len(remaining) > QUEUES else None,
                 samples=list(history.samples),
                 workers=history.workers.see(sample),
             )

@@ -75,9 +75,10 @@ BEGIN = "0.0.0"
 
 
 class Position(NamedTuple):
-    """Where the page of a scan begins: behind a message of a phase."""
+    """Where the page of a scan begins: behind the message of this rank and sequence number."""
 
     phase: int = 0
+    """The index of the phase among those of the scan."""
     rank: int = -1
     seq: int = -1
     since: int | None = None

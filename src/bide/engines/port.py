@@ -47,9 +47,10 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     give each command that changes something an identity, and repeat it."""
     recovers: bool = False
     """After an interrupt, the next call of `execute` releases what a claim has leased."""
-    takes_back: bool = False
-    """It executes `Bulk`, `Undo` and `PastCommand` itself; for others these are made of other
-    commands."""
+    has_server: bool = msgspec.field(default=False, name="takes_back")  # its name over HTTP
+    """A server of bide is in front of the store. It executes `Bulk`, `Undo` and `PastCommand`
+    itself, and keeps up what a store needs: it records the past, plans for new time zones, and
+    deletes old undo records. For other stores, the caller makes these of other commands."""
 
 
 MAX_SENDER = 64

@@ -69,7 +69,11 @@ class StoredQueue(Protocol):
         """Return whether due records of a limited queue are in no line yet."""
 
     def in_order(self, limit: int) -> Iterator[Record]:
-        """Yield the next records; in a limited queue, those served before have left their lines."""
+        """Yield the next records to deliver, in order.
+
+        In a limited queue, the caller must take each record out of its line (`lines.leave`) before
+        it asks for the next one: which that is depends on the groups that were served.
+        """
 
     def lease(self, records: Sequence[Record], holder: str, until: int) -> None:
         """Lease records that `in_order` has yielded, by the token of the queue."""

@@ -34,18 +34,20 @@ NO_LONGER = "it was cancelled meanwhile"
 def _by_due(
     cause: str, before: State | None, counts: tuple[str, ...] = (), due: str = "the new due"
 ) -> Iterator[Transition]:
-    """Return the two changes of a cause after which the due time decides: delayed, or ready.
+    """Yield two transitions: to delayed if a due time is still to come, else to ready.
+
+    The one that keeps the state is shown without this condition: it is what usually happens.
 
     Args:
         cause: as in `Transition`.
         before: as in `Transition`.
         counts: as in `Transition`.
-        due: which due time decides, in words.
+        due: names the due time that decides, in the condition.
     """
-    not_yet = "" if before == "delayed" else f"{due} is still to come"
-    yield Transition(cause, before, "delayed", not_yet, counts)
-    has_come = "" if before == "ready" else f"{due} has come"
-    yield Transition(cause, before, "ready", has_come, counts)
+    if_later = "" if before == "delayed" else f"{due} is still to come"
+    yield Transition(cause, before, "delayed", if_later, counts)
+    if_now = "" if before == "ready" else f"{due} has come"
+    yield Transition(cause, before, "ready", if_now, counts)
 
 
 TRANSITIONS: tuple[Transition, ...] = (

@@ -294,7 +294,7 @@ class Heartbeat:
         """Delete what nobody needs any more: reports of dead processes, and old undo records."""
         if self._is_in_register:
             await self.lane.acall(Purge(REGISTER, "ready"))  # a report of a dead process is due
-        if not self.lane.capabilities.takes_back:  # else the store does so itself
+        if not self.lane.capabilities.has_server:  # else the store does so itself
             await arun_steps(forget_changes(), self.lane.acall)
 
     async def _delete_report(self) -> None:

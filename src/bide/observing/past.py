@@ -282,18 +282,18 @@ def minutes_after(start: int, end: int) -> range:
 
 
 def reading_past(
-    command: PastCommand, wanted: Wanted, *, takes_back: Callable[[], bool]
+    command: PastCommand, wanted: Wanted, *, has_server: Callable[[], bool]
 ) -> Steps[Past]:
     """Read what has happened in queues.
 
     Args:
         command: which slots.
         wanted: tells which queues, by their names in the store.
-        takes_back: tells whether the store reads it itself, as a server does; called once the store
+        has_server: tells whether a server of bide reads it for its callers; called once the store
             is open. See `Capabilities`.
     """
     yield Queues("-")  # opens the store: the cheapest command
-    if takes_back():
+    if has_server():
         past: Past = yield cast("Command", command)
         return past
     forecast: Forecasted = yield ForecastCommand(PAST, 1, 0)

@@ -177,20 +177,21 @@ class ProvingWorker:
         settle(self._journal, "retry", retried, self._queue.retry)
 
     def _ask(self, verb: str, call: Callable[[], T], **facts: Any) -> T | None:
-        """Call the store; return `None` if it answered with an error."""
-        return asked(self._journal, verb, call, [facts])
+        """Call the store; `facts` are those of the event "tries" in the journal."""
+        return call_store(self._journal, verb, call, [facts])
 
 
-def asked(
-    journal: Journal, verb: str, call: Callable[[], T], attempts: Sequence[dict[str, Any]]
+def call_store(
+    journal: Journal, verb: str, call: Callable[[], T], tries: Sequence[dict[str, Any]]
 ) -> T | None:
-    """Call the store; after an error note what is unknown, wait a little, and return `None`.
+    """Call the store. After an error, write down that the result is unknown, and return `None`.
 
     Args:
         journal: of the process.
-        verb: what is tried.
+        verb: of the events in the journal: "put", "claim".
         call: calls the store.
-        attempts: the facts of each event that said what is tried.
+        tries: the facts of each event "tries" that the caller has written: each gets an event
+            "unknown" after an error.
 
     Raises:
         AccessDenied: what is not allowed will not be allowed later.
@@ -200,7 +201,7 @@ def asked(
     except AccessDenied:
         raise
     except StoreError as error:
-        for facts in attempts:
+        for facts in tries:
             journal.unknown(verb, **facts, error=f"{type(error).__name__}: {error}")
         time.sleep(PAUSE)
         return None
@@ -211,7 +212,9 @@ def claim(
 ) -> list[Delivery]:
     """Claim messages, and write down which ones came; none after an error of the store."""
     journal.tries("claim")
-    deliveries = asked(journal, "claim", lambda: queue.claim(count, wait=wait, lease=lease), [{}])
+    deliveries = call_store(
+        journal, "claim", lambda: queue.claim(count, wait=wait, lease=lease), [{}]
+    )
     if not deliveries:
         return []
     messages = []
@@ -247,10 +250,10 @@ def settle(
     """
     if not deliveries:
         return
-    attempts = [{"id": delivery.id, "token": delivery.token} for delivery in deliveries]
-    for facts in attempts:
+    tries = [{"id": delivery.id, "token": delivery.token} for delivery in deliveries]
+    for facts in tries:
         journal.tries(verb, **facts)
-    outcomes = asked(journal, verb, lambda: call(deliveries), attempts)
+    outcomes = call_store(journal, verb, lambda: call(deliveries), tries)
     if outcomes is not None:
-        for facts, outcome in zip(attempts, outcomes, strict=True):
+        for facts, outcome in zip(tries, outcomes, strict=True):
             journal.did(verb, **facts, done=outcome.done)

@@ -1111,7 +1111,7 @@ class Queue(BaseQueue):
         steps = reading_past(
             past_command(self.name, span, by),
             lambda name: name == self.name,
-            takes_back=lambda: lane.capabilities.takes_back,
+            has_server=lambda: lane.capabilities.has_server,
         )
         return self._run(steps)
 

@@ -148,7 +148,9 @@ async def _send(reply: Answer, visit: Visit, response: Response) -> None:
     content = reply.content
     data = content if isinstance(content, bytes) else msgspec.json.encode(content)
     visit.carried(len(data))
-    await response.send_whole(reply.status, data, {"content-type": reply.kind, **reply.headers})
+    await response.send_whole(
+        reply.status, data, {"content-type": reply.content_type, **reply.headers}
+    )
 
 
 async def _refuse(response: Response, problem: Problem) -> tuple[int, str]:

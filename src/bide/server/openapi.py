@@ -55,7 +55,7 @@ class Description:
         types: list[Any] = []
         for operation in operations:
             types += [operation.takes, operation.query, *operation.answers.values()]
-        types = [*dict.fromkeys(kind for kind in types if kind not in (None, bytes))]
+        types = [*dict.fromkeys(each for each in types if each not in (None, bytes))]
         schemas, components = _schemas([*types, ProblemDocument])
         paths: dict[str, Any] = {}
         for operation in operations:
@@ -215,27 +215,33 @@ def _query(operation: Operation, components: dict[str, Any]) -> list[dict[str, A
 def _answers(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
     """Return the descriptions of an operation's answers and problems, by status."""
     answers: dict[str, Any] = {}
-    for status, kind in operation.answers.items():
+    for status, type_of_content in operation.answers.items():
         text = "Not changed." if status == 304 else "The content."
-        if kind in schemas:
-            text = cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+        if type_of_content in schemas:
+            first_paragraph = cleandoc(type_of_content.__doc__ or "").partition("\n\n")[0]
+            text = first_paragraph.replace("\n", " ")
         answer: dict[str, Any] = {"description": text}
         answers[str(status)] = answer
-        if operation.kind == ANY and kind is not None:  # generators read the two that they know
+        if type_of_content is None:
+            continue
+        if operation.content_type == ANY:
+            # Generators of clients do not know "*/*": they take one of the other two.
             binary = {"schema": {"type": "string", "format": "binary"}}
             answer["content"] = {
                 JSON: {"schema": {}},
                 "application/octet-stream": binary,
                 ANY: binary,
             }
-        elif kind is not None:
-            content_type = operation.kind.partition(";")[0]  # without its charset
-            answer["content"] = {content_type: {"schema": schemas.get(kind, {})}}
+        else:
+            content_type = operation.content_type.partition(";")[0]  # without its charset
+            answer["content"] = {content_type: {"schema": schemas.get(type_of_content, {})}}
     problems = {*_EVERYWHERE, *operation.problems}
     if operation.right is not None:
         problems.update(_WITH_TOKEN)
     for status in sorted(problems - set(operation.answers)):
-        titles = dict.fromkeys(kind.title for kind in KINDS.values() if kind.status == status)
+        titles = dict.fromkeys(
+            problem.title for problem in KINDS.values() if problem.status == status
+        )
         answers[str(status)] = {
             "description": "; or ".join(titles),
             "content": {"application/problem+json": {"schema": schemas[ProblemDocument]}},

@@ -26,7 +26,7 @@ class Answer(NamedTuple):
     content: Any = None
     """A value that becomes JSON, or bytes."""
     headers: Mapping[str, str] = {}
-    kind: str = JSON
+    content_type: str = JSON
 
 
 Handle = TypeVar("Handle", bound=Callable[..., Awaitable[Any]])
@@ -59,7 +59,7 @@ class Operation(NamedTuple):
     """Statuses of its problems, besides those of every operation."""
     tag: str = ""
     """The heading in the description."""
-    kind: str = JSON
+    content_type: str = JSON
     """The content type of its answers."""
 
 

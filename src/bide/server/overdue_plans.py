@@ -50,7 +50,7 @@ class OverduePlans:
         """Apply the plan if there was a gap; if that fails, messages are delivered as they are."""
         try:
             # If the store is behind another server, that server applies the plan.
-            if not self._lane.capabilities.takes_back:
+            if not self._lane.capabilities.has_server:
                 ask = self._lane.acall
                 await recover_after_gap(queue, self._lane, ask, self._clock, own_name())
         except BideError as error:

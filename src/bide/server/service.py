@@ -180,8 +180,8 @@ class Service:
         steps = look_further(queue, id, reply, around=True, present=self.claimers.listed())
         return await arun_steps(steps, visit.execute)
 
-    async def settled_by(self, caller: Caller, queue: str, leases: list[Lease]) -> list[Lease]:
-        """Return the leases that a caller settles, without secrets, for the store.
+    async def checked_leases(self, caller: Caller, queue: str, leases: list[Lease]) -> list[Lease]:
+        """Check the secrets in the tokens of a caller's leases; return them without, for the store.
 
         Raises:
             LeaseLost: a token lacks its secret part.
@@ -302,7 +302,7 @@ class Service:
     async def keep_past(self) -> None:
         """Record what happens in queues, unless the store is behind another server, which does."""
         capabilities = self.lane.capabilities
-        if not capabilities.takes_back:
+        if not capabilities.has_server:
             # Of a store of this process alone nobody else knows the lateness.
             tallies = None if capabilities.shared else self._tallies_of_process
             await PastRecorder(self.lane.acall, self.clock, tallies).keep()

@@ -34,7 +34,7 @@ class EngineWrapper:
         self, commands: Sequence[Command], now: int | None = None, identities: Identities = None
     ) -> list[Reply]:
         """Execute the commands."""
-        if identities is None:
+        if identities is None:  # an engine that remembers no commands need not take them
             return self.engine.execute(commands, now)
         return self.engine.execute(commands, now, identities)
 

@@ -19,7 +19,7 @@ Execute = Callable[[Bulk | Undo], Generator[Any, Any, Any]]
 
 def in_store(lane: Lane) -> Execute:
     """Return what executes parts in a store, which must be open: else an event loop would wait."""
-    return lambda part: steps_of(part, takes_back=lane.capabilities.takes_back)
+    return lambda part: steps_of(part, has_server=lane.capabilities.has_server)
 
 
 def yield_part(part: Bulk | Undo) -> Generator[Bulk | Undo, Any, Any]:
@@ -83,19 +83,21 @@ def undo_in_parts(
 
 
 def steps_of(
-    command: Bulk | Undo, *, takes_back: bool, allow: Callable[[Verb], object] = lambda verb: None
+    command: Bulk | Undo, *, has_server: bool, allow: Callable[[Verb], object] = lambda verb: None
 ) -> Steps[Any]:
-    """Execute a part of a bulk change, or of taking it back.
+    """Execute one part of a bulk change, or of an undo.
 
     Args:
-        command: which one.
-        takes_back: whether the store executes it, as a server does; see `Capabilities`.
-        allow: raises if the caller may not take back such a change.
+        command: the part.
+        has_server: whether a server executes the part; else its steps are done here. See
+            `Capabilities`.
+        allow: raises if the caller may not take back a change of this verb. Not called with
+            `has_server`: that server checks.
 
     Returns:
-        A `Part` of a bulk change, an `Undone` of taking it back.
+        A `Part` of a bulk change; an `Undone` of an undo.
     """
-    if takes_back:
+    if has_server:  # for it, the whole part is one command
         return (yield cast("Command", command))
     if isinstance(command, Bulk):
         return (yield from bulk_steps(command))

@@ -67,7 +67,7 @@ def past(lane: Lane, queue: str = "orders", span: str = "1h", by: Any = None) ->
     capabilities = lane.capabilities
     return run_steps(
         reading_past(
-            command, lambda name: name == queue, takes_back=lambda: capabilities.takes_back
+            command, lambda name: name == queue, has_server=lambda: capabilities.has_server
         ),
         lane.call,
     )

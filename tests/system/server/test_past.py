@@ -100,7 +100,7 @@ def test_a_token_sees_its_own_queues(make_scene: Any, make_token: Any) -> None:
                 reading_past(
                     command,
                     lambda name: False,
-                    takes_back=lambda: store.lane.capabilities.takes_back,
+                    has_server=lambda: store.lane.capabilities.has_server,
                 )
             )
         return next(slot.put for slot in reversed(past.slots) if slot is not None)

@@ -51,7 +51,7 @@ def past(
     steps = reading_past(
         command,
         lambda name: not queue or name == queue,
-        takes_back=lambda: store.lane.capabilities.takes_back,
+        has_server=lambda: store.lane.capabilities.has_server,
     )
     past_slots = store.run(steps)
     if (reason := past_slots.why_empty) is not None:

@@ -21,7 +21,7 @@ from bide.cli.zone_files import zones_in
 from bide.consuming.zone_update import (
     Ask,
     DueMove,
-    dated,
+    messages_with_zone,
     queues_of,
     record_of,
     update_queue,
@@ -131,7 +131,7 @@ async def _planned(ask: Ask, own: ZoneData) -> list[PlannedQueue]:
     for queue in await queues_of(ask):
         counts: Counter[bool] = Counter()
         moving = 0
-        async for messages in dated(ask, queue):
+        async for messages in messages_with_zone(ask, queue):
             counts.update(message.repeats for message in messages)
             moving += len(what_moves(messages, own))
         if counts:
@@ -151,23 +151,23 @@ def _show_moves(store: CommandStore, out: Output, data: ZoneData) -> None:
     """List the messages that some data would move."""
     if not data.version:
         warn("these time zones do not say their version; they are taken for newer than all others")
-    greater = data._replace(version=data.version or NEWEST)
+    newer_data = data._replace(version=data.version or NEWEST)
     own = own_zones().version
-    if not is_newer(greater.version, own):
+    if not is_newer(newer_data.version, own):
         warn(
             f"these time zones, {data.version}, are not newer than those of this machine, {own}: "
             "what is planned by these does not move"
         )
 
-    async def moves(ask: Ask) -> list[DueMove]:
-        moved: list[DueMove] = []
+    async def find_moves(ask: Ask) -> list[DueMove]:
+        moves: list[DueMove] = []
         for queue in await queues_of(ask):
-            async for messages in dated(ask, queue):
-                moved += what_moves(messages, greater)
-        return moved
+            async for messages in messages_with_zone(ask, queue):
+                moves += what_moves(messages, newer_data)
+        return moves
 
     out.items(
-        _run(store, moves),
+        _run(store, find_moves),
         MOVES,
         facts=_move_facts,
         line=lambda moved: list(_move_facts(moved).values()),

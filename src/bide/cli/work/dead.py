@@ -65,11 +65,13 @@ def list_(
       bide dead list orders --error ConnectionError --after 2026-11-01T00:00Z
     """
     letters = DeadFilter(**chosen)
-    names = store.names(own=True) if queue is None else [queue]
-    queues = [store.existing(name) if queue else store.queue(name) for name in names]
+    if queue is None:
+        queues = [store.queue(name) for name in store.names(own=True)]
+    else:
+        queues = [store.existing(queue)]
     print_messages(
         out,
-        (letter for origin in queues for letter in letters.of(origin)),
+        (letter for opened_queue in queues for letter in letters.of(opened_queue)),
         f"no matching {LETTER}s in {queue or store.shown}",
         pipe="queue id died attempt error" if queue is None else "id died attempt error",
         screen=(

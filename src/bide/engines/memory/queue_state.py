@@ -255,7 +255,11 @@ class MemoryQueue:
         return self.due() > 0
 
     def in_order(self, limit: int) -> Iterator[Record]:
-        """Yield the next records; in a limited queue, those served before have left their lines."""
+        """Yield the next records to deliver, in order.
+
+        In a limited queue, the caller must take each record out of its line (`lines.leave`) before
+        it asks for the next one: which that is depends on the groups that were served.
+        """
         if not self.row.limited:
             for _, _, record in islice(self.sets["ready"], limit):
                 yield record

@@ -141,15 +141,15 @@ class _Walk:
         """Yield the messages of a state, or of a group as they were put."""
         phases = PHASES[self._scan.state]
         for index in range(start.phase, len(phases)):
-            phase, after = phases[index], start if index == start.phase else Position(index)
-            state, span = None, (after.rank, after.seq, NEVER)
-            if phase.state is not None:
-                state = STATES.index(phase.state)
+            phase = phases[index]
+            after = start if index == start.phase else Position(index)
+            rank, seq, last_rank = after.rank, after.seq, NEVER
             if phase.state == "delayed":
-                span = delayed_span(phase, after, self._due, self._now)
-            for row in self._read(state, *span):
-                rank = 0 if state is None else row.rank  # a group goes by `seq` alone
-                yield row, str(Position(index, rank, row.seq))
+                rank, seq, last_rank = delayed_span(phase, after, self._due, self._now)
+            state = None if phase.state is None else STATES.index(phase.state)
+            for row in self._read(state, rank, seq, last_rank):
+                place = 0 if state is None else row.rank  # a group goes by `seq` alone
+                yield row, str(Position(index, place, row.seq))
 
     def _by_due(self, start: Position) -> Iterator[PlacedRow]:
         """Yield one state after another, as claims move messages; then what has returned.

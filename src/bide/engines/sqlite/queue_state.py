@@ -330,7 +330,11 @@ class SqliteQueue(QueueReader):
         return self.run(SQL.nth_due, (self.row.id, due, 0)).fetchone() is not None
 
     def in_order(self, limit: int) -> Iterator[Record]:
-        """Yield the next records; in a limited queue, those served before have left their lines."""
+        """Yield the next records to deliver, in order.
+
+        In a limited queue, the caller must take each record out of its line (`lines.leave`) before
+        it asks for the next one: which that is depends on the groups that were served.
+        """
         if not self.row.limited:
             state = self._claimed
             reach = EVERYTHING if state == READY else delayed_reach(self.now)

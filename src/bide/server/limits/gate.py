@@ -181,7 +181,7 @@ class Visit:
             ClientGone: the client has gone, and nothing was executed.
         """
         caller, lane = self.caller, self.gate.lane
-        if command.together and lane.capabilities.takes_back and not caller.of_all_queues:
+        if command.together and lane.capabilities.has_server and not caller.of_all_queues:
             raise AccessDenied(
                 f"the token is for the queues {', '.join(caller.queues)}; name one of them"
             )
@@ -191,7 +191,7 @@ class Visit:
                 return name == command.queue
             return name.startswith(command.queue) and caller.own(name) is not None
 
-        steps = reading_past(command, is_wanted, takes_back=lambda: lane.capabilities.takes_back)
+        steps = reading_past(command, is_wanted, has_server=lambda: lane.capabilities.has_server)
         async with self._reading:
             self.check()
             with self.slowly():

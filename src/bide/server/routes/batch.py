@@ -91,7 +91,7 @@ async def batch(call: ApiCall) -> Answer:
             act.result = kind_of(reply.error)
     content = Replies(replies, service.clock.now())
     if binary:
-        return Answer(200, msgspec.msgpack.encode(content), kind=MSGPACK)
+        return Answer(200, msgspec.msgpack.encode(content), content_type=MSGPACK)
     return Answer(200, content)
 
 
@@ -207,7 +207,7 @@ async def _for_store(call: ApiCall, command: BatchCommand, pause: Pause) -> Any:
     elif not command.only_reads and token:
         changes["actor"] = actor_of(token)
     if leases := getattr(command, "leases", None):
-        changes["leases"] = await service.settled_by(caller, queue, leases)
+        changes["leases"] = await service.checked_leases(caller, queue, leases)
     return msgspec.structs.replace(command, **changes)
 
 
@@ -251,7 +251,7 @@ async def about(call: ApiCall) -> About:
 
     # Those of the store, except for what the server does not pass on or does itself.
     capabilities = msgspec.structs.replace(
-        call.service.lane.capabilities, caller_time=False, resends=False, takes_back=True
+        call.service.lane.capabilities, caller_time=False, resends=False, has_server=True
     )
     caller = call.caller
     rights = [right for right in RIGHTS if caller.may(right)]

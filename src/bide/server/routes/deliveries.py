@@ -174,7 +174,7 @@ async def _settle(
         Problem: no message could be settled.
     """
     leases = [Lease.of(check_name(lease.id), str(lease.token)) for lease in content.leases]
-    own_leases = await call.service.settled_by(call.caller, call.arguments.queue, leases)
+    own_leases = await call.service.checked_leases(call.caller, call.arguments.queue, leases)
     command = build(own_leases, *arguments)
     outcomes = (await call.ask(Outcomes, command)).outcomes
     if not any(outcomes):

@@ -20,7 +20,7 @@ def documentation_of(operations: Sequence[Operation]) -> Routes:
         """Get this description."""
         return Answer(200, description.document)
 
-    @route("docs", "GET", "/docs", None, {200: bytes}, problems=(501,), kind=HTML)
+    @route("docs", "GET", "/docs", None, {200: bytes}, problems=(501,), content_type=HTML)
     async def docs(call: ApiCall) -> Answer:
         """Show this description as a page with forms."""
         try:
@@ -31,7 +31,7 @@ def documentation_of(operations: Sequence[Operation]) -> Routes:
                 "pip install 'bide[server]'; /openapi.json has the same description"
             ) from None
 
-    @route("docsScript", "GET", "/docs/try.js", None, {200: bytes}, kind=SCRIPT)
+    @route("docsScript", "GET", "/docs/try.js", None, {200: bytes}, content_type=SCRIPT)
     async def docs_script(call: ApiCall) -> Answer:
         """Get the script of that page."""
         safe = {"x-content-type-options": "nosniff"}

@@ -52,7 +52,7 @@ class SubscriptionOf(msgspec.Struct, omit_defaults=True):
     """Why it is paused, or the last failure."""
 
 
-@route("events", "GET", "/v1/events", "", {200: bytes}, kind=STREAM_TYPE)
+@route("events", "GET", "/v1/events", "", {200: bytes}, content_type=STREAM_TYPE)
 async def events(call: ApiCall, query: EventsQuery) -> None:
     """Stream events.
 

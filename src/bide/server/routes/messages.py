@@ -140,7 +140,7 @@ async def get(call: ApiCall) -> Answer:
     "bodies",
     {200: bytes, 304: None},
     problems=(404,),
-    kind=ANY,
+    content_type=ANY,
     headers={"if-none-match": "The etag that you have."},
 )
 async def get_body(call: ApiCall) -> Answer:

@@ -132,7 +132,7 @@ async def readyz(call: ApiCall) -> Answer:
     return Answer(200 if reason is None else 503, health)
 
 
-@route("metrics", "GET", "/metrics", "read", {200: bytes}, kind=EXPOSITION)
+@route("metrics", "GET", "/metrics", "read", {200: bytes}, content_type=EXPOSITION)
 async def metrics(call: ApiCall) -> Answer:
     """Get metrics for Prometheus.
 
@@ -140,7 +140,7 @@ async def metrics(call: ApiCall) -> Answer:
     """
     with call.visit.slowly():
         async with call.service.scrapes.one():
-            return Answer(200, await _exposition(call), kind=EXPOSITION)
+            return Answer(200, await _exposition(call), content_type=EXPOSITION)
 
 
 @route("usage", "GET", "/v1/usage", "read")

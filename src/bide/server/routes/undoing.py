@@ -144,10 +144,10 @@ async def execute(call: ApiCall, command: Bulk | Undo) -> Part | Undone:
     if isinstance(command, Bulk):  # of an `Undo`, its record says what it takes back
         allow(command.verb)
     # True: the store is another server, which executes the command itself.
-    takes_back = call.service.lane.capabilities.takes_back
+    has_server = call.service.lane.capabilities.has_server
     with await call.service.quotas.admit(call.caller, [command]):
         reply: Part | Undone = await call.carry_out(
-            steps_of(command, takes_back=takes_back, allow=allow)
+            steps_of(command, has_server=has_server, allow=allow)
         )
     return reply
 

@@ -158,6 +158,8 @@ class ClosingCases:
     def test_a_message_that_arrives_by_a_move_ends_as_cancelled(self, driver: Driver) -> None:
         driver.put("a", delay=HOUR, group="g")
         close(driver)
+        # In the target of a move, a message is a dead letter with this mark until the last step,
+        # a put that revives it.
         assert driver.set_aside("a", reason=f"{IN_TRANSIT}move x")[0].state == "dead"
         assert driver.put("a", on_conflict="revive", group="g") == [refused(driver, "a")]
         assert driver.state("a") is None

@@ -173,7 +173,7 @@ class Driver:
         return self.outcomes(cmd.Release(self.queue, list(ids), reason))
 
     def set_aside(self, *ids: str, **fields: Any) -> list[rep.Outcome]:
-        """Make messages dead letters that no worker holds."""
+        """Make dead letters of messages that no worker holds, as a move does."""
         return self.outcomes(cmd.BuryCommand(self.queue, ids=list(ids), **fields))
 
     def extend(self, *held: cmd.Lease, lease: int | None = 1_000) -> list[rep.Outcome]:

@@ -23,7 +23,17 @@ def put(
     before: str = "",
     **fields: Any,
 ) -> list[Outcome]:
-    """Put messages whose ids are the letters of `ids`; their rows are the words of `rows`."""
+    """Put messages from an outbox.
+
+    Args:
+        driver: of the queue.
+        ids: the ids, of one letter each.
+        rows: the names of their rows, with blanks between them.
+        conflict: as `Put.on_conflict`.
+        outbox: the name of the outbox.
+        before: as `Origin.before`.
+        fields: of all the messages.
+    """
     put_origin = origin(rows, outbox, before)
     return driver.put(*ids, on_conflict=conflict, origin=put_origin, **fields)
 

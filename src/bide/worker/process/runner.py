@@ -213,10 +213,10 @@ class Runner:
                 for queue, consumer in self.consumers.items():
                     consumer.late_causes.unserved = gaps[queue]
                 chores.append(background("bide-heartbeat", heartbeat.keep))
-                if not store_client.lane.capabilities.takes_back:  # else a server does it
+                if not store_client.lane.capabilities.has_server:  # else a server does it
                     update = partial(keep_planned, store_client.lane.acall, store_client.clock)
                     chores.append(background("bide-zones", update))
-            if not store_client.lane.capabilities.takes_back:
+            if not store_client.lane.capabilities.has_server:
                 # Of a store of this process alone nobody else knows the lateness.
                 tallies = None if store_client.lane.capabilities.shared else self.tallies
                 recorder = PastRecorder(store_client.lane.acall, store_client.clock, tallies)
