@@ -628,7 +628,7 @@ class Consumer(Claimer):
 
     def _settled(self, pairs: Pairs, outcomes: list[Outcome]) -> None:
         """Note, count and log what became of deliveries, by the outcomes from the store."""
-        self._crash_isolation.settled(handling for handling, _ in pairs)
+        self._crash_isolation.note_settled(handling for handling, _ in pairs)
         for (handling, verdict), outcome in zip(pairs, outcomes, strict=True):
             handling.outcome = settling.result(handling, verdict, outcome)
         for outcome_name, count in Counter([handling.outcome for handling, _ in pairs]).items():

@@ -123,11 +123,11 @@ def _place_of(queue: str) -> tuple[str, str]:
     return DECLARED.beside(queue), split_name(queue)[1]
 
 
-def shown(settings: Mapping[str, int | str]) -> dict[str, int | str | None]:
+def settings_out(settings: Mapping[str, int | str]) -> dict[str, int | str | None]:
     """Return settings as programs read them elsewhere: rates as text, times in milliseconds.
 
     Example:
-        >>> shown({"limit": 3, "rate": 600_000, "history": 1_000})
+        >>> settings_out({"limit": 3, "rate": 600_000, "history": 1_000})
         {'limit': 3, 'rate': '100/m', 'history': 1000}
     """
     return {

@@ -93,7 +93,7 @@ class CrashIsolation:
         self._last_due = max(self._last_due, now + PAUSE) + SPACING
         return round((self._last_due - now + PAUSE * chance) * 1000)
 
-    def settled(self, deliveries: Iterable[Handling]) -> None:
+    def note_settled(self, deliveries: Iterable[Handling]) -> None:
         """Note that the store holds these no longer for this process."""
         if self._releasing:
             self._releasing.difference_update(deliveries)

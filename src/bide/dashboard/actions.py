@@ -268,7 +268,7 @@ async def _question(
         ]
     summaries = [summary_of(message, view.shown) for message in first]
     shown_bodies = sum(1 for summary in summaries if summary.preview)
-    view.showed(view.request.get("queue"), shown_bodies)
+    view.log_shown_bodies(view.request.get("queue"), shown_bodies)
     # The form is sent again with the answer.
     fields = [(name, value) for name, values in view.request.form.items() for value in values]
     if view.request.get("by"):

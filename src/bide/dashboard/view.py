@@ -281,7 +281,7 @@ class PageView:
         """Whether the page asks for its own live part again, which has no bodies."""
         return self.request.header("hx-request") == "true"
 
-    def showed(self, queue: str, messages: int, id: str | None = None) -> None:
+    def log_shown_bodies(self, queue: str, messages: int, id: str | None = None) -> None:
         """Note for the action log that bodies of messages are shown, if the visitor may see them.
 
         Args:

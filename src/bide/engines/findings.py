@@ -74,23 +74,25 @@ def examine(url: str, longest: float = LONGEST) -> list[Finding]:
 
 
 def of_messages(
-    looked_at: Iterable[str | None], longest: float, shown: str, what: str, where: str
+    search: Iterable[str | None], longest: float, shown: str, what: str, where: str
 ) -> Iterator[Finding]:
-    """Yield the findings: which messages cannot be read, and whether all were looked at.
+    """Search a store for messages that cannot be read; yield one finding of all of them.
+
+    If the time was too short to look at all messages, yield a finding that says so.
 
     Args:
-        looked_at: looks at some messages more for each item: one that cannot be read, or `None`.
-            It may raise `TimeoutError`.
-        longest: for how many seconds.
-        shown: the store, for the text.
-        what: what cannot be read of a message in such a store.
-        where: of what in the store it is a part.
+        search: looks at more messages with each step. It yields the name of one that cannot be
+            read, or `None`, and may raise `TimeoutError`.
+        longest: how many seconds the search may take.
+        shown: the store, for the texts.
+        what: what cannot be read, for the text: "rows" or "records".
+        where: where another program has written to, for the text: "tables" or "keys".
     """
     until = time.monotonic() + longest
     unreadable_names: set[str] = set()
-    whole = True
+    has_seen_all = True
     try:
-        for name in looked_at:
+        for name in search:
             if name is not None:
                 unreadable_names.add(name)
             if len(unreadable_names) == EXAMPLES:
@@ -98,10 +100,10 @@ def of_messages(
             if time.monotonic() > until:
                 raise TimeoutError
     except TimeoutError:
-        whole = False
+        has_seen_all = False
     if unreadable_names:
         yield unreadable(f"{what} of messages in {shown}", sorted(unreadable_names), where)
-    if not whole:
+    if not has_seen_all:
         yield too_large(shown, longest)
 
 

@@ -48,10 +48,11 @@ class StoredQueue(Protocol):
     def apply(self, changes: Sequence[Change]) -> None:
         """Store changes, and count what they count; later ones may be of the same messages."""
 
-    def ack_at_once(self, command: Ack) -> bool:
-        """Ack the messages of a command together, if all are simply deleted, or remembered.
+    def try_ack_all(self, command: Ack) -> bool:
+        """Ack all messages of a command at once, if each lease is good and no rule is needed.
 
-        Returns whether it has; else the rules decide one by one.
+        None is: where acked messages are deleted, and their ends perhaps remembered. Returns
+        whether this was done. If not, nothing has changed, and the rules decide one by one.
         """
 
     # Claims.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from redis import Redis
-from redis import exceptions as raised
+from redis import exceptions as redis_errors
 from redis.connection import ConnectionPool
 
 from bide.engines.redis.faults import no_connection
@@ -55,7 +55,7 @@ class ForeignRedis:
                     pipe.execute_command(*command)
                 replies: list[Any] = pipe.execute()
                 return replies
-        except (raised.RedisError, OSError) as error:
+        except (redis_errors.RedisError, OSError) as error:
             self.close()
             raise no_connection(error, self.shown, self._place) from error
 

@@ -8,7 +8,9 @@ from bide.model.message import Message
 from bide.model.time_rule import time_rule_of
 
 
-def returned(queue: str, closed: Sequence[tuple[Message, Lease, int]], now: int) -> list[Command]:
+def return_commands(
+    queue: str, closed: Sequence[tuple[Message, Lease, int]], now: int
+) -> list[Command]:
     """Return the commands that return claimed messages until their windows open.
 
     That counts no attempt, and a message stays as late as it is. If it was due while its window was

@@ -11,7 +11,7 @@ from collections import defaultdict
 
 import msgspec
 
-from bide.lane.closed_windows import returned
+from bide.lane.closed_windows import return_commands
 from bide.lane.local_times import later, postponing
 from bide.logs import logger
 from bide.model.command_parts import NextRun
@@ -80,7 +80,7 @@ def planned(queue: str, reply: Claimed) -> tuple[Claimed, list[Command]]:
         leases = [lease for lease, _ in pairs]
         next_runs = [plan.next for _, plan in pairs]
         commands.append(Renew(queue, leases, next_runs, pairs[0][1].how))
-    commands += returned(queue, closed, reply.now)
+    commands += return_commands(queue, closed, reply.now)
     for lease, cause in unreadable:
         _log.error("%s of %s has a rule, and is not delivered: %s", lease.id, queue, cause)
         reason = f"not delivered: {cause}"

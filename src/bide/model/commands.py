@@ -122,7 +122,7 @@ class _Command(_OnQueue, frozen=True, kw_only=True):
         """The number of messages that it names or may change, which bounds batches."""
         return 1 if self.named_by is None else len(getattr(self, self.named_by))
 
-    def answered(self, outcome: Outcome) -> Outcome:
+    def worded_outcome(self, outcome: Outcome) -> Outcome:
         """Return an outcome with a text that says what was asked for: "a is cancelled"."""
         if outcome.state == "pending" or (outcome.state is not None and outcome.done):
             return outcome  # its text says where the message is now

@@ -449,7 +449,7 @@ def settings_text(settings: Mapping[str, int | str]) -> str:
         'limit 3, rate 100/m, history 1h, keep off'
     """
 
-    def shown(name: str, value: int | str) -> str:
+    def value_text(name: str, value: int | str) -> str:
         if not value:
             return "off"
         if isinstance(value, str):
@@ -459,7 +459,7 @@ def settings_text(settings: Mapping[str, int | str]) -> str:
         return str(value) if name.endswith("limit") else format_duration(value)
 
     return ", ".join(
-        f"{name.replace('_', ' ')} {shown(name, value)}" for name, value in settings.items()
+        f"{name.replace('_', ' ')} {value_text(name, value)}" for name, value in settings.items()
     )
 
 

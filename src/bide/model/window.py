@@ -314,9 +314,12 @@ def _part(text: str) -> tuple[str, list[Span]]:
         if (long := _LONG_SPAN.fullmatch(element)) is not None:
             first_day, start, last_day, end = long.groups()
             first, last = _day(first_day), _day(last_day)
-            span = first * DAY_MS + _time(start, end=False), last * DAY_MS + _time(end, end=True)
+            span = (
+                first * DAY_MS + _time_of_day(start, end=False),
+                last * DAY_MS + _time_of_day(end, end=True),
+            )
             spans.append(_forward(span, 7 * DAY_MS))
-            written.append(f"{DAYS[first]} {_clock(start)}-{DAYS[last]} {_clock(end)}")
+            written.append(f"{DAYS[first]} {_time_text(start)}-{DAYS[last]} {_time_text(end)}")
             days, has_times = None, True
             continue
         match = _TIMES.fullmatch(element)
@@ -328,11 +331,11 @@ def _part(text: str) -> tuple[str, list[Span]]:
             has_times = False
         written.append(_day_text(day_names))
         if start is not None:
-            span = _forward((_time(start, end=False), _time(end, end=True)), DAY_MS)
+            span = _forward((_time_of_day(start, end=False), _time_of_day(end, end=True)), DAY_MS)
             if days is None:
                 raise ValueError(f"{element!r} names no day")
             spans += [(day * DAY_MS + span[0], day * DAY_MS + span[1]) for day in days]
-            written[-1] = f"{written[-1]} {_clock(start)}-{_clock(end)}".strip()
+            written[-1] = f"{written[-1]} {_time_text(start)}-{_time_text(end)}".strip()
             has_times = True
     if not has_times and days is not None:  # the last days are whole ones
         spans += [(day * DAY_MS, (day + 1) * DAY_MS) for day in days]
@@ -401,8 +404,12 @@ def _day_text(names: str | None) -> str:
     return DAYS[first] if first == last else f"{DAYS[first]}-{DAYS[last]}"
 
 
-def _time(text: str, *, end: bool) -> int:
+def _time_of_day(text: str, *, end: bool) -> int:
     """Return a time of the day in milliseconds after midnight.
+
+    Args:
+        text: the time, such as "9" or "09:30".
+        end: whether it ends a span, so that it may be 24:00.
 
     Raises:
         ValueError: there is none, or it is 24:00 and begins a span.
@@ -414,11 +421,11 @@ def _time(text: str, *, end: bool) -> int:
     return ms
 
 
-def _clock(text: str) -> str:
+def _time_text(text: str) -> str:
     """Return a time in its usual form.
 
     Example:
-        >>> _clock("9")
+        >>> _time_text("9")
         '09:00'
     """
     hour, _, minute = text.partition(":")

@@ -296,7 +296,7 @@ def reading_past(
     if has_server():
         past: Past = yield cast("Command", command)
         return past
-    forecast: Forecasted = yield ForecastCommand(PAST, 1, 0)
+    forecast: Forecasted = yield ForecastCommand(PAST, 1, 0)  # for the time of the store alone
     return (yield from past_until(forecast.start, command, wanted))
 
 

@@ -222,7 +222,7 @@ class Forwarder:
                 for row, outcome in zip(rows, reply.outcomes, strict=True):
                     if outcome or outcome.state in _TAKEN:
                         continue
-                    refused[row.number] = str(command.answered(outcome))
+                    refused[row.number] = str(command.worded_outcome(outcome))
             elif isinstance(reply, AccessDenied):  # to all of them: they ask for the same right
                 self._denied[rows[0].queue] = time.monotonic() + POLL
                 denied |= {row.number: reply for row in rows}

@@ -88,7 +88,10 @@ class PostgresTable(Table):
 
     @contextmanager
     def lead(self) -> Iterator[bool]:
-        """Hold a lock of the session: the server frees it when this process dies."""
+        """Take a lock of the session; yield whether it is taken now.
+
+        The server frees it when this process dies.
+        """
         (leads,) = self.run("SELECT pg_try_advisory_lock(hashtext('bide forward'))").fetchone()
         try:
             yield leads

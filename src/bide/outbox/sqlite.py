@@ -83,7 +83,10 @@ class SqliteTable(Table):
 
     @contextmanager
     def lead(self) -> Iterator[bool]:
-        """Lock a file beside it: the system frees it when this process dies."""
+        """Lock a file beside the database; yield whether it is locked now.
+
+        The system unlocks it when this process dies.
+        """
         descriptor = os.open(f"{self._path}-forward", os.O_RDWR | os.O_CREAT, 0o600)
         with os.fdopen(descriptor) as file:
             try:

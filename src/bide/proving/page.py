@@ -73,7 +73,7 @@ def _violations(proof: Proof) -> Iterable[str]:
     if proof:
         return
     yield "<h2>What was broken</h2>"
-    for violation in proof.told:
+    for violation in proof.examples:
         yield f'<p class="bad">{_text(violation.what)}</p>'
         if violation.story:
             yield f"<pre>{_text(chr(10).join(violation.story))}</pre>"

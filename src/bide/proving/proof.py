@@ -47,7 +47,7 @@ class Proof(msgspec.Struct):
         return bool(self.checked)
 
     @property
-    def told(self) -> list[Violation]:
+    def examples(self) -> list[Violation]:
         """What was broken: of each kind some violations with their stories, not all of them."""
         return [
             violation
@@ -57,8 +57,8 @@ class Proof(msgspec.Struct):
 
     @property
     def untold(self) -> int:
-        """How many violations are left out of `told`."""
-        return len(self.checked.violations) - len(self.told)
+        """How many violations are left out of `examples`."""
+        return len(self.checked.violations) - len(self.examples)
 
     def broken(self) -> dict[str, int]:
         """Return how often each promise was broken, by the names of the figures."""
@@ -103,7 +103,7 @@ class Proof(msgspec.Struct):
             "seed": self.seed,
             "settings": self.findings,
             "settings_unknown": self.unexamined,
-            "violations": self.told,
+            "violations": self.examples,
             "more_violations": self.untold,
         }
 

@@ -73,7 +73,7 @@ def dating(command: Reschedule | Edit, date: PlannedDate) -> Steps[Outcome]:
         added_version = dated is not command and command.if_version is None
         if not (may_have_changed and added_version and tries_left):
             break
-    return command.answered(outcome)
+    return command.worded_outcome(outcome)
 
 
 def with_new_date(

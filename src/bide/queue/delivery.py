@@ -209,11 +209,11 @@ class Held(Generic[Done]):
             within: the user's connection, if it is to be part of a transaction.
         """
 
-        def note_settled(reply: Outcomes) -> None:
+        def note_reply(reply: Outcomes) -> None:
             check_held(reply.outcomes[0], verb)
             self.settled = self.settled or settles
 
-        returned: Done = self._queue._execute(command, note_settled, within=within)
+        returned: Done = self._queue._execute(command, note_reply, within=within)
         return returned
 
 
@@ -232,7 +232,9 @@ class AsyncDelivery(Held[Coroutine[Any, Any, None]]):
     __slots__ = ()
 
 
-def settled(command: Command, deliveries: Sequence[Held[Any]], reply: Outcomes) -> list[Outcome]:
+def note_settled(
+    command: Command, deliveries: Sequence[Held[Any]], reply: Outcomes
+) -> list[Outcome]:
     """Note which deliveries a command has settled; return the outcomes."""
     for delivery, outcome in zip(deliveries, reply.outcomes, strict=True):
         delivery.settled = delivery.settled or outcome.done

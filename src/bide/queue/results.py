@@ -1,4 +1,7 @@
-"""Make results and errors of replies."""
+"""What methods of a queue return or raise, made of the replies of the store.
+
+`result_in` finds the result of a message, which is what its handler has returned.
+"""
 
 import base64
 from collections.abc import Iterator
@@ -32,7 +35,7 @@ T = TypeVar("T")
 def only_outcome(command: Command, reply: Outcomes) -> Outcome:
     """Return the outcome of a command for one message."""
     (outcome,) = reply.outcomes
-    return command.answered(outcome)
+    return command.worded_outcome(outcome)
 
 
 def new_outcome(command: Command, reply: Outcomes) -> Outcome:
@@ -56,7 +59,7 @@ def must_be_new(outcome: Outcome) -> Outcome:
 
 def all_outcomes(command: Command, reply: Outcomes) -> list[Outcome]:
     """Return the outcomes of a command for several messages."""
-    return [command.answered(outcome) for outcome in reply.outcomes]
+    return [command.worded_outcome(outcome) for outcome in reply.outcomes]
 
 
 def check_held(outcome: Outcome, verb: str) -> None:

@@ -1,5 +1,8 @@
 """Calls of a queue that may take several commands, as steps.
 
+Steps are generators of commands (see `bide.lane.steps`). Those that do what a method of a queue
+does have its name with -ing: `putting` is `put`, `stopping` is `cancel(running=True)`.
+
 Steps import what they are made of when they run: most programs explain, export or undo nothing.
 """
 
@@ -45,7 +48,7 @@ def putting(command: Put) -> Steps[list[Outcome]]:
     if not command.items:
         return []
     outcomes = yield from outcomes_of(command)
-    return [command.answered(outcome) for outcome in outcomes]
+    return [command.worded_outcome(outcome) for outcome in outcomes]
 
 
 def unheld(messages: Iterable[Message]) -> list[str]:
@@ -74,9 +77,9 @@ def stopping(command: Cancel, *, waits: bool) -> Steps[Outcome]:
         try:
             ends: Ends = yield History(command.queue, outcome.id, watch=True)
         except AccessDenied:  # who may change messages may perhaps not read: it is asked to stop
-            return command.answered(outcome)
+            return command.worded_outcome(outcome)
         outcome = after_stop(outcome, ends)
-    return command.answered(outcome)
+    return command.worded_outcome(outcome)
 
 
 def after_stop(stopping: Outcome, reply: Ends) -> Outcome:
@@ -171,7 +174,7 @@ def editing(
         arguments: the others of `CommandBuilder.edit`.
     """
     command, outcome = yield from edited(builder, id, if_version=if_version, **arguments)
-    return command.answered(outcome)
+    return command.worded_outcome(outcome)
 
 
 def edited(
@@ -231,7 +234,7 @@ def reviving(
         scan = following(scan, page)
     parts = [msgspec.structs.replace(command, ids=part) for part in in_parts(ids_to_revive)]
     outcomes = yield from outcomes_of(*parts)
-    return [command.answered(outcome) for outcome in outcomes]
+    return [command.worded_outcome(outcome) for outcome in outcomes]
 
 
 def exported(messages: Iterable[Message]) -> Iterator[str]:

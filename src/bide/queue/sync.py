@@ -37,7 +37,7 @@ from bide.queue.arguments import (
     wait_seconds,
 )
 from bide.queue.base import SETTLES, BaseQueue
-from bide.queue.delivery import CURRENT, Delivery, Held, Take, ack_command, leases, settled
+from bide.queue.delivery import CURRENT, Delivery, Held, Take, ack_command, leases, note_settled
 from bide.queue.results import (
     Audit,
     Cancelled,
@@ -343,7 +343,7 @@ class Queue(BaseQueue):
     ) -> list[Outcome]:
         """Ack many deliveries with one commit; the outcome is false where the lease was over."""
         command = ack_command(self._builder, deliveries, results)
-        return self._execute(command, partial(settled, command, deliveries))
+        return self._execute(command, partial(note_settled, command, deliveries))
 
     def retry(
         self, deliveries: Sequence[Held[Any]], delay: Duration = 0, reason: str = ""
@@ -359,7 +359,7 @@ class Queue(BaseQueue):
             One outcome per delivery; false where the lease was over.
         """
         command = self._builder.retry(leases(deliveries), delay, reason)
-        return self._execute(command, partial(settled, command, deliveries))
+        return self._execute(command, partial(note_settled, command, deliveries))
 
     def bury(self, deliveries: Sequence[Held[Any]], reason: str = "") -> list[Outcome]:
         """Make many deliveries dead letters, with one commit.
@@ -372,7 +372,7 @@ class Queue(BaseQueue):
             One outcome per delivery; false where the lease was over.
         """
         command = self._builder.bury(leases(deliveries), reason)
-        return self._execute(command, partial(settled, command, deliveries))
+        return self._execute(command, partial(note_settled, command, deliveries))
 
     @overload
     def release(self, what: str, *, reason: str | None = None) -> Outcome: ...
@@ -393,7 +393,7 @@ class Queue(BaseQueue):
             end_lease = self._builder.end_lease(what, reason)
             return self._execute(end_lease, partial(only_outcome, end_lease))
         command = self._builder.release(leases(what))
-        return self._execute(command, partial(settled, command, what))
+        return self._execute(command, partial(note_settled, command, what))
 
     def extend(self, deliveries: Sequence[Held[Any]], lease: Duration = 30) -> list[Outcome]:
         """Extend many leases with one commit: each ends `lease` from now.

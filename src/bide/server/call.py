@@ -79,7 +79,7 @@ class ApiCall:
         """
         if not self.service.admission.requires_tokens:
             return nullcontext()
-        return calls.one(self.caller.namespace, network_of(self.request.client))
+        return calls.counting(self.caller.namespace, network_of(self.request.client))
 
     async def ask(self, kind: type[R], command: Command) -> R:
         """Execute a command and return its reply; a slow read counts as one of the caller.
@@ -146,14 +146,14 @@ class ApiCall:
         (message,) = reply.messages
         return message
 
-    def shown(self, message: Message) -> wire.MessageOut:
+    def message_out(self, message: Message) -> wire.MessageOut:
         """Return a message as the caller may see it."""
-        return wire.shown(message, self.request.queue, bodies=self.caller.may("bodies"))
+        return wire.message_out(message, self.request.queue, bodies=self.caller.may("bodies"))
 
     async def page(self, scan: Command) -> wire.Messages:
         """Return a page of messages as the caller may see them."""
         page = await self.ask(Page, scan)
-        return wire.Messages([self.shown(message) for message in page.messages], page.cursor)
+        return wire.Messages([self.message_out(message) for message in page.messages], page.cursor)
 
 
 _arguments_of = lru_cache(maxsize=1_000)(CommandBuilder)

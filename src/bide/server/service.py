@@ -224,7 +224,7 @@ class Service:
 
     def handed_out(self, command: Claim, reply: Claimed) -> None:
         """Count the messages of a claim and remember its holder."""
-        self.claimers.seen(command.holder, command.queue)
+        self.claimers.note_claim(command.holder, command.queue)
         if reply.messages:
             tally = self.tallies.get(command.queue) or Tally()
             self.tallies[command.queue] = tally  # again: the latest one is forgotten last

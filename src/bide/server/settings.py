@@ -16,8 +16,7 @@ from bide.model.times import LATEST, milliseconds
 from bide.server.access.oidc import OidcSettings
 from bide.server.http.client_address import ClientAddress, networks
 from bide.server.problem import of_decoding
-from bide.targets.amqp import intakes
-from bide.targets.amqp import shown as shown_address
+from bide.targets.amqp import intakes, mask_address
 
 PORT = 8642
 
@@ -271,10 +270,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 "the store itself"
             )
 
-    def shown(self) -> dict[str, Any]:
+    def without_secrets(self) -> dict[str, Any]:
         """Return all settings, without secrets."""
         settings: dict[str, Any] = msgspec.to_builtins(self)
-        brokers = [shown_address(url) for url in self.rabbitmq]
+        brokers = [mask_address(url) for url in self.rabbitmq]
         return {**settings, "store": mask(self.store), "rabbitmq": brokers}
 
 

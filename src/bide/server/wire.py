@@ -418,7 +418,7 @@ def span(value: str | float) -> str | float:
     return value
 
 
-def shown(
+def message_out(
     message: Message, queue: str, token: str | None = None, *, bodies: bool = True
 ) -> MessageOut:
     """Convert a message for an answer.

@@ -89,7 +89,7 @@ class Address(NamedTuple):
         return f"{self.broker}?{urlencode(options)}"
 
     def __str__(self) -> str:
-        return shown(self.url)
+        return mask_address(self.url)
 
     def __repr__(self) -> str:
         return str(self)
@@ -114,11 +114,11 @@ def intakes(urls: Iterable[str]) -> list[Address]:
     return addresses
 
 
-def shown(url: str) -> str:
+def mask_address(url: str) -> str:
     """Return a URL of a broker with its password hidden, even where it is not encoded as it must.
 
     Example:
-        >>> shown("amqp://app:p/a#s@mq/?exchange=shop&key=k")
+        >>> mask_address("amqp://app:p/a#s@mq/?exchange=shop&key=k")
         'amqp://app:***@mq/?exchange=shop&key=k'
     """
     return _PASSWORD.sub(r"\1***@", url)
@@ -139,7 +139,7 @@ def parse(url: str) -> Address:
         >>> parse("amqp://app:secret@mq/shop?exchange=orders&key=order.timeout")
         amqp://app:***@mq/shop?exchange=orders&key=order.timeout
     """
-    safe = shown(url)
+    safe = mask_address(url)
     try:
         parts = split_url(url)
         port, host = parts.port, parts.hostname

@@ -272,7 +272,7 @@ def puts() -> Iterator[tuple[cmd.Put, Item]]:
 
 
 def seen(record: Record | None) -> State | None:
-    return None if record is None else record.seen(NOW)
+    return None if record is None else record.state_at(NOW)
 
 
 def step(cause: str, change: Change) -> Step:
@@ -310,7 +310,7 @@ def all_steps() -> Iterator[Step]:
         for command, item in puts():
             yield from steps_of(decide_put(record, command, item, facts), "replace")
             yield from steps_of(decide_new(item, 1, facts), "put")
-        if record.seen(NOW) == "ready":
+        if record.state_at(NOW) == "ready":
             yield step("claim", Change(record, leased(record, "w1", TOKEN, NOW, NOW + LATER)))
             yield step("claim", expired(record, facts))
             yield step("claim", finished(record, "cancelled", None, facts))  # its group is closed

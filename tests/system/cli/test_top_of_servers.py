@@ -132,7 +132,7 @@ def test_where_no_forecast_is_allowed_it_shows_the_counts(url: str, orders: bide
     orders.put(1, delay=60)
     reads = Tokens(lane_of(orders)).create(None, ["read"])[0]
     app = ServerApp(Settings(store=url, auth="required", max_slow_reads=1))
-    with running(app) as port, app.service.gate.slow_calls.one(None, ""):
+    with running(app) as port, app.service.gate.slow_calls.counting(None, ""):
         env = {"BIDE_URL": f"http://127.0.0.1:{port}", "BIDE_TOKEN": reads}
         result = CliRunner().invoke(main, ["top"], env=env)
     assert result.stdout.split("\t")[:3] == ["queue", "orders", "1"]

@@ -557,7 +557,7 @@ def test_searches_count_as_slow_reads(served: Served) -> None:
     guest.log_in(served.token("read", "bodies", namespace="a"))
     assert guest.client.app is not None
     slow_calls = guest.client.app.service.gate.slow_calls
-    with slow_calls.one("a", "192.0.2.1"):  # as a request of the API has it
+    with slow_calls.counting("a", "192.0.2.1"):  # as a request of the API has it
         for page in ("/search?body=x", "/queue?queue=orders&prefix=m"):
             refused = guest.get(page)
             assert refused.status == 429
@@ -643,7 +643,7 @@ def test_a_mounted_dashboard_has_a_gate_of_its_own(stage: Stage) -> None:
     assert gate.replies.taken == 0
     with ExitStack() as stack:
         for _ in range(gate.slow_calls.most):
-            stack.enter_context(gate.slow_calls.one(None, ""))
+            stack.enter_context(gate.slow_calls.counting(None, ""))
         assert visitor.get("/search?body=x").status == 429
 
 

@@ -268,7 +268,7 @@ def test_a_page_of_a_scan_is_bounded() -> None:
 def test_claimers_are_remembered_up_to_a_number() -> None:
     claimers = Claimers()
     for number in range(MAX_CLAIMERS + 1):
-        claimers.seen(f"w{number}", "orders")
+        claimers.note_claim(f"w{number}", "orders")
     assert len(claimers.listed()) == MAX_CLAIMERS
 
 

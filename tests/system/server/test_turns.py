@@ -22,7 +22,7 @@ def test_one_at_a_time_in_their_order_also_after_a_failure() -> None:
         turns, told = Turns(), []
 
         async def work(name: str) -> None:
-            async with turns.one():
+            async with turns.turn():
                 told.append(f"{name} begins")
                 await asyncio.sleep(0)
                 if name == "b":
@@ -39,11 +39,11 @@ def test_one_at_a_time_in_their_order_also_after_a_failure() -> None:
 def test_who_waits_no_longer_takes_no_turn() -> None:
     async def story() -> None:
         turns = Turns()
-        async with turns.one():
-            waiting = asyncio.create_task(turns.one().__aenter__())
+        async with turns.turn():
+            waiting = asyncio.create_task(turns.turn().__aenter__())
             await asyncio.sleep(0)
             waiting.cancel()
-        async with turns.one():
+        async with turns.turn():
             pass
 
     asyncio.run(story())

@@ -124,7 +124,7 @@ def test_an_outcome_in_words(outcome: Outcome, text: str) -> None:
 
 def test_what_was_asked_for_is_no_part_of_an_outcome() -> None:
     plain = Outcome("a", False, "leased", 0, until=1, holder="w")
-    answer = cmd.Cancel("q", ["a"]).answered(plain)
+    answer = cmd.Cancel("q", ["a"]).worded_outcome(plain)
     assert str(answer) != str(plain)
     assert answer == plain
     assert plain == answer

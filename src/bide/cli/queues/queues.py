@@ -8,7 +8,7 @@ from bide.cli.output import NAME, Cell, Column, Output
 from bide.cli.queue_output import facts_of, paused_text, size_cells
 from bide.cli.store import CommandStore
 from bide.cli.times import now_ms, rounded
-from bide.consuming.declared_settings import declared_of, shown
+from bide.consuming.declared_settings import declared_of, settings_out
 from bide.model.commands import Count
 from bide.model.replies import SIZES, Counts
 from bide.model.times import settings_text
@@ -64,7 +64,7 @@ def queues(store: CommandStore, out: Output, prefix: str, own: bool) -> None:
 
 
 def _facts(row: ListedQueue) -> dict[str, Any]:
-    declared = {"declared": shown(row.declared)} if row.declared else {}
+    declared = {"declared": settings_out(row.declared)} if row.declared else {}
     return {"queue": row.queue, **facts_of(row.counts), **declared}
 
 

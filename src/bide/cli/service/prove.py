@@ -163,7 +163,7 @@ def _print_lines(out: Output, proof: Proof) -> None:
         out.row(name, value)
     for finding in proof.findings:
         out.row(finding.level, finding.what, finding.loss, finding.fix)
-    for violation in proof.told:
+    for violation in proof.examples:
         out.row("broken", violation.kind, violation.id or "", violation.what)
         for line in violation.story:
             out.row("story", violation.id or "", line)
@@ -185,11 +185,11 @@ def _print_table(out: Output, proof: Proof) -> None:
     elif not proof.findings:
         rows.append([("settings", "dim"), "bide doctor has found nothing"])
     out.console.print(grid(rows, "ll"))
-    for violation in proof.told[:STORIES_SHOWN]:
+    for violation in proof.examples[:STORIES_SHOWN]:
         out.text(("✗ ", "red"), (violation.what, "bold"))
         for line in violation.story:
             out.text((f"    {line}", "dim"))
-    if (untold := proof.untold + len(proof.told[STORIES_SHOWN:])) > 0:
+    if (untold := proof.untold + len(proof.examples[STORIES_SHOWN:])) > 0:
         out.text((f"and {untold:,} more; --json and --html tell some of them", "dim"))
     mark: Part = ("✓ ", "green") if proof else ("✗ ", "red")
     out.text(mark, (proof.verdict(), "bold"))

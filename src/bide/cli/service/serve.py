@@ -171,7 +171,7 @@ def _check(settings: Any, out: Output) -> None:
     requires_tokens = settings.auth == "required" or settings.oidc is not None
     requires_tokens |= settings.auth == "auto" and tokens > 0
     must_be_local(settings, requires_tokens=requires_tokens)
-    facts = {**settings.shown(), "tokens": tokens}
+    facts = {**settings.without_secrets(), "tokens": tokens}
     for name in SPANS:
         facts[name] = round(facts[name] * 1000)  # all output has milliseconds
     texts = {name: _text(value) for name, value in facts.items()}

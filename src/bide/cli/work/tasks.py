@@ -46,7 +46,7 @@ def tasks(target: str, as_json: bool) -> None:
       bide tasks shop:app
       bide tasks shop:app --json | jq -r 'select(.kind == "task").name'
     """
-    from bide.consuming.declared_settings import shown
+    from bide.consuming.declared_settings import settings_out
     from bide.worker.app.listing import facts_of
     from bide.worker.app.loading import load
 
@@ -54,7 +54,7 @@ def tasks(target: str, as_json: bool) -> None:
     out.items(
         facts_of(load(target)),
         COLUMNS,
-        facts=lambda facts: {**facts, "declared": shown(facts["declared"])},
+        facts=lambda facts: {**facts, "declared": settings_out(facts["declared"])},
         line=lambda facts: [
             *(facts.get(name, "") for name in LINE_FACTS),
             _settings(facts),

@@ -12,7 +12,7 @@ from bide.cli.output import DONE, NAME, NOT_DONE, TEXT, Cell, Column, Output, wa
 from bide.cli.program import ListGroup
 from bide.cli.store import CommandStore
 from bide.cli.times import now_ms, relative, rounded
-from bide.consuming.declared_settings import declared_of, shown
+from bide.consuming.declared_settings import declared_of, settings_out
 from bide.model.times import settings_text
 from bide.observing.workers import WorkerProcess
 from bide.queue.stores import ask_to_stop, read_workers
@@ -125,7 +125,7 @@ def _line(worker: WorkerProcess) -> tuple[object, ...]:
 
 
 def _facts(worker: WorkerProcess, declared: Declared) -> dict[str, Any]:
-    settings = {queue: shown(declared[queue]) for queue in worker.queues if declared[queue]}
+    settings = {queue: settings_out(declared[queue]) for queue in worker.queues if declared[queue]}
     return msgspec.structs.asdict(worker) | ({"declared": settings} if settings else {})
 
 

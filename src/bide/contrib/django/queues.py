@@ -156,7 +156,7 @@ class Queue(OfSettings, bide.Queue):
     def _committed(self, command: Command) -> None:
         """Execute a command after the commit. No caller gets its outcomes: refusals are logged."""
         reply = super()._execute(command)
-        outcomes = [command.answered(outcome) for outcome in reply.outcomes]
+        outcomes = [command.worded_outcome(outcome) for outcome in reply.outcomes]
         refused = [
             str(outcome) for outcome in outcomes if outcome.state != "stopping" and not outcome
         ]

@@ -93,11 +93,11 @@ async def message(view: PageView) -> HtmlPage:
     facts = await view.store.explain(full, id)
     explanation = Explanation(id, view.own(full), facts)
     if message is None:  # only the history knows it
-        view.showed(view.own(full), 1, id)  # its results
+        view.log_shown_bodies(view.own(full), 1, id)  # its results
         context = {"explanation": explanation, "queue": view.own(full), "id": id, "ends": ends}
         return HtmlPage("ended.html", context)
     if not view.refreshes:
-        view.showed(view.own(full), 1, id)
+        view.log_shown_bodies(view.own(full), 1, id)
     return HtmlPage(
         "message.html",
         {
@@ -139,7 +139,7 @@ async def search(view: PageView) -> HtmlPage:
     filters = {name: request.get(name) for name in names}
     listing = await _listing(view, filters) if any(filters.values()) else None
     if listing is not None:
-        view.showed(filters["prefix"], len(listing.messages))
+        view.log_shown_bodies(filters["prefix"], len(listing.messages))
     return HtmlPage(
         "search.html",
         {

@@ -170,7 +170,7 @@ async def queue(view: PageView) -> HtmlPage:
     listing = await view.store.search(
         searched_queues, query, cursor, ROWS, view.shown, counts=False
     )
-    view.showed(own, sum(1 for message in listing.messages if message.preview))
+    view.log_shown_bodies(own, sum(1 for message in listing.messages if message.preview))
     return HtmlPage(
         "queue.html",
         {

@@ -10,7 +10,7 @@ from bide.lane.steps import Steps
 from bide.model.commands import Scan
 from bide.model.errors import InvalidArgument
 from bide.model.replies import Page
-from bide.server.subscriptions.subscription_wire import SubscriptionOut, shown
+from bide.server.subscriptions.subscription_wire import SubscriptionOut, subscriptions_out
 from bide.targets.http.subscription import masked
 from bide.worker.periodic.progress import schedule_progress, source_progress
 from bide.worker.periodic.source import source_of
@@ -88,7 +88,7 @@ async def subscriptions(view: PageView) -> HtmlPage:
 
     async def read() -> list[SubscriptionOut]:
         records = view.store.records
-        return await shown(records, await records.listed(), view.store.clock.now())
+        return await subscriptions_out(records, await records.listed(), view.store.clock.now())
 
     if view.store.remote:  # its server keeps them
         return HtmlPage("subscriptions.html", {"subscriptions": [], "more": 0})

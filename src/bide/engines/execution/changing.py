@@ -65,9 +65,9 @@ def reopening(queue: StoredQueue) -> list[int]:
 
 
 def ack(store: QueueStore[Any], command: cmd.Ack) -> Outcomes:
-    """Delete messages, or keep them if the queue does."""
+    """Ack messages: all at once if nothing but their deletion follows, else one by one."""
     queue = store.open(command.queue)
-    if not queue.ack_at_once(command):
+    if not queue.try_ack_all(command):
         return change_each(queue, command, command.leases)
     outcomes = [Outcome(lease.id, True) for lease in command.leases]
     return Outcomes(outcomes, min(reopening(queue), default=None))

@@ -57,7 +57,7 @@ def history(store: QueueStore[Any], command: cmd.History) -> Ends:
     """Return how messages with an id have ended."""
     queue = store.look(command.queue)
     record = queue.load([command.id], bodies=False).get(command.id)
-    state = None if record is None else record.seen(queue.now)
+    state = None if record is None else record.state_at(queue.now)
     return Ends(state, within_budget(queue.ends_of(command.id), command.max_bytes))
 
 

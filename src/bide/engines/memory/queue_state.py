@@ -218,7 +218,7 @@ class MemoryQueue:
             return self.lines.ahead(record, rank)
         return int(self.sets["ready"].bisect_left((rank, record.seq)))
 
-    def ack_at_once(self, command: Ack) -> bool:
+    def try_ack_all(self, command: Ack) -> bool:
         """Return `False`: the rules decide one by one."""
         return False
 
@@ -309,7 +309,7 @@ class MemoryQueue:
 
         def fits(record: Record) -> bool:
             since = record.ended if record.ended is not None else record.due
-            return record.seen(self.now) == state and (before is None or since < before)
+            return record.state_at(self.now) == state and (before is None or since < before)
 
         if state == "leased":  # a worker holds those
             return []

@@ -48,6 +48,12 @@ class PostgresSettings:
     def connect(self, *, to_listen: bool = False) -> BoundedConnection:
         """Open a connection.
 
+        A signal handler may run meanwhile and raise. What it raises reaches the caller, also where
+        psycopg makes an error of its own of it.
+
+        Args:
+            to_listen: whether the connection is for notifications, which have a URL of their own.
+
         Raises:
             StoreError: the server cannot be reached.
         """
@@ -56,18 +62,20 @@ class PostgresSettings:
             psycopg.capabilities.has_pipeline(check=True)  # says which libpq is too old
             connection = BoundedConnection.open(url, self.timeout, name="bide")
         except psycopg.ProgrammingError as error:
-            # Where psycopg reads a number, it takes what a signal handler raises for a bad one.
+            # When psycopg reads a number of the URL, it makes a wrong number of any exception, also
+            # of that of a signal handler.
             cause = error.__context__
             if cause is not None and not isinstance(cause, (ValueError, psycopg.Error)):
                 raise cause from None
             raise translate(error, self.shown, sent=False) from error
         except psycopg.Error as error:
-            if str(error).startswith(PATH_NOT_RESOLVED):  # a signal came: try again
+            if str(error).startswith(PATH_NOT_RESOLVED):  # a signal has interrupted it: try again
                 return self.connect(to_listen=to_listen)
             raise translate(error, self.shown, sent=False) from error
-        except OSError as error:  # psycopg waits by another descriptor
-            if error.errno is None:  # of a signal handler
+        except OSError as error:
+            if error.errno is None:  # the system sets it, so a signal handler has raised this
                 raise
+            # To wait for the server, psycopg opens one more file.
             raise StoreUnavailable(
                 f"{self.shown}: no connection can be opened ({error}): see how many files this "
                 "process may open (ulimit -n)"

@@ -54,7 +54,7 @@ Step = Generator[Sequence[ScriptCall], list[Any], list[Result]]
 """Executes a command, or several at once, in rounds; returns an outcome for each."""
 
 
-def identified(step: Step, identity: Identity) -> Step:
+def with_identity(step: Step, identity: Identity) -> Step:
     """Give the calls of a step the identity of its command.
 
     What a step asks for follows from the answers before. So a repetition goes on where the first
@@ -76,7 +76,7 @@ def identified(step: Step, identity: Identity) -> Step:
             return end.value  # type: ignore[no-any-return]
 
 
-def raised(answers: list[Any]) -> list[Any]:
+def without_errors(answers: list[Any]) -> list[Any]:
     """Return answers, of which none is an error.
 
     Raises:
@@ -95,7 +95,7 @@ def everywhere(script: str, queue: str, args: Sequence[Any], shards: int) -> Rou
         StoreError: one of them did not answer.
     """
     answers = yield [ScriptCall(script, queue, args, shard, shards) for shard in range(shards)]
-    return raised(answers)
+    return without_errors(answers)
 
 
 _SHARED = ("_prelude", "_records", "_limits", "_waking")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from redis import exceptions as raised
+from redis import exceptions as redis_errors
 
 from bide.engines.redis.calls import load_library
 from bide.engines.redis.dangers import (
@@ -97,9 +97,9 @@ class RedisConnection(Wire):
             cause = (isinstance(error, ConnectionLost) and error.__cause__) or error
             if not is_of_network(cause):  # a signal handler has raised it
                 raise origin(cause) from None
-            if not isinstance(cause, (raised.RedisError, Refusal)):
+            if not isinstance(cause, (redis_errors.RedisError, Refusal)):
                 cause = origin(cause)  # redis-py fails to report a Unix socket that is silent
-            if not isinstance(cause, (raised.RedisError, Refusal, OSError)):
+            if not isinstance(cause, (redis_errors.RedisError, Refusal, OSError)):
                 raise
             raise no_connection(cause, self._shown, shown_address(address)) from cause
 
@@ -172,7 +172,9 @@ class RedisConnection(Wire):
         """
         version, role = facts.get("redis_version", "0"), facts.get("role", "master")
         if self._settings.sentinels is not None and role != "master":
-            raise raised.ConnectionError(f"a sentinel names it as the master, but it is a {role}")
+            raise redis_errors.ConnectionError(
+                f"a sentinel names it as the master, but it is a {role}"
+            )
         is_sentinel = facts.get("redis_mode") == "sentinel"
         is_cluster = self._settings.cluster is not None
         is_node_of_cluster = not is_cluster and facts.get("cluster_enabled") == "1"

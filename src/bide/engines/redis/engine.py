@@ -8,7 +8,7 @@ from typing import Any
 
 from bide.engines import losses
 from bide.engines.port import Capabilities, Identities, Notifier, PartlyDone
-from bide.engines.redis.calls import CHANGING, Result, ScriptCall, Step, identified
+from bide.engines.redis.calls import CHANGING, Result, ScriptCall, Step, with_identity
 from bide.engines.redis.claim import claim, claim_shards
 from bide.engines.redis.constants import SLICE
 from bide.engines.redis.faults import is_of_shards
@@ -182,7 +182,7 @@ class RedisEngine:
         for place, run in enumerate(runs):
             step, is_alone = self._step(run, asked, now)
             if identities is not None and (identity := identities[place]) is not None:
-                step = identified(step, identity)
+                step = with_identity(step, identity)
             if is_alone:
                 outcomes += self._advance(together, now)
                 outcomes += self._advance([step], now)

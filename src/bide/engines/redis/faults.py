@@ -3,7 +3,7 @@
 import re
 import ssl
 
-from redis import exceptions as raised
+from redis import exceptions as redis_errors
 
 from bide.model import errors
 from bide.model.errors import (
@@ -201,7 +201,12 @@ def no_connection(error: Exception, shown: str, address: str) -> StoreError:
         address: of the server.
     """
     first = origin(error)
-    refusals = (Refusal, raised.ResponseError, raised.AuthenticationError, raised.BusyLoadingError)
+    refusals = (
+        Refusal,
+        redis_errors.ResponseError,
+        redis_errors.AuthenticationError,
+        redis_errors.BusyLoadingError,
+    )
     if isinstance(first, refusals):
         return translate(first, shown)
     text, is_encrypted = str(error).rstrip("."), shown.startswith("rediss")
@@ -210,7 +215,7 @@ def no_connection(error: Exception, shown: str, address: str) -> StoreError:
     lacks_file = is_encrypted and isinstance(first, (FileNotFoundError, PermissionError))
     causes = (
         (
-            isinstance(first, raised.InvalidResponse),
+            isinstance(first, redis_errors.InvalidResponse),
             "what answers there is not a Redis server: is it the right port?",
         ),
         (
@@ -237,9 +242,13 @@ def no_connection(error: Exception, shown: str, address: str) -> StoreError:
 def is_away(error: StoreError) -> bool:
     """Tell whether no server answered, so that it may help to try again soon."""
     cause = error.__cause__
-    errors_of_network = (raised.ConnectionError, raised.TimeoutError, OSError)
+    errors_of_network = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError)
     # To redis-py some of these are kinds of `ConnectionError`; a further try does not mend them.
-    refusals = (raised.AuthenticationError, raised.ResponseError, ssl.SSLCertVerificationError)
+    refusals = (
+        redis_errors.AuthenticationError,
+        redis_errors.ResponseError,
+        ssl.SSLCertVerificationError,
+    )
     return isinstance(cause, errors_of_network) and not isinstance(origin(cause), refusals)
 
 

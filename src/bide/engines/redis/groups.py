@@ -5,7 +5,7 @@ first shard is closed and opened last, and asked for the list: a group that is l
 all shards, unless a command that opens it has failed half-way.
 """
 
-from bide.engines.redis.calls import Round, ScriptCall, Step, raised
+from bide.engines.redis.calls import Round, ScriptCall, Step, without_errors
 from bide.model.commands import ClosedGroups, CloseGroup, ReopenGroup
 from bide.model.replies import ClosedGroup, GroupsClosed
 
@@ -34,8 +34,8 @@ def _first_last(
     assert isinstance(verb, str)
     calls = [ScriptCall(verb, command.queue, args, shard, shards) for shard in range(shards)]
     if shards > 1:
-        raised((yield calls[1:]))
-    ((_now, _change, until),) = raised((yield calls[:1]))
+        without_errors((yield calls[1:]))
+    ((_now, _change, until),) = without_errors((yield calls[:1]))
     return until
 
 
@@ -44,7 +44,7 @@ def closed_groups(command: ClosedGroups, shards: int) -> Step:
     after = command.after or ClosedGroup(0, "")
     args = (after.until, after.group, command.limit + 1)
     answers = yield [ScriptCall("closed_groups", command.queue, args, 0, shards)]
-    ((_now, _change, listed),) = raised(answers)
+    ((_now, _change, listed),) = without_errors(answers)
     pairs = zip(listed[::2], listed[1::2], strict=True)
     groups = [ClosedGroup(int(until), group) for group, until in pairs]
     return [GroupsClosed(groups[: command.limit], more=len(groups) > command.limit)]

@@ -34,8 +34,8 @@ class _LeaseEnd(NamedTuple):
     another lease ends."""
 
 
-_PENDING = ("delayed", "ready")
-"""States in which a message can be claimed at its due time."""
+_WAITING = ("delayed", "ready")
+"""The states of messages that wait to be claimed."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -367,7 +367,7 @@ def _reply_of(
         return errors[0] if len(errors) == len(outcomes) else _partly(errors[0])
     wake: int | None = None
     for outcome in outcomes:
-        if outcome.done and outcome.state in _PENDING:
+        if outcome.done and outcome.state in _WAITING:
             wake = outcome.due if wake is None else min(wake, outcome.due)
     if any(end.ended for end in lease_ends):
         opens = lease_ends[-1].opens  # the last one was asked when all leases had ended

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from redis import exceptions as raised
+from redis import exceptions as redis_errors
 
 from bide.engines.redis.connection import RedisConnection
 from bide.engines.redis.faults import is_away
@@ -133,7 +133,7 @@ class Nodes:
         """
         if not ranges:
             text = f"{self._settings.shown}: no node has any slot: see `redis-cli --cluster create`"
-            raise StoreUnavailable(text) from raised.ConnectionError(text)
+            raise StoreUnavailable(text) from redis_errors.ConnectionError(text)
         owners: list[Address | None] = [None] * SLOTS
         for first, last, (host, port, *_), *_replicas in ranges:
             # A node that does not know its own name is where it was asked.

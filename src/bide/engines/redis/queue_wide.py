@@ -1,6 +1,6 @@
 """Commands about a whole queue: its settings, deleting it, and the messages that a rule names."""
 
-from bide.engines.redis.calls import ScriptCall, Step, everywhere, raised
+from bide.engines.redis.calls import ScriptCall, Step, everywhere, without_errors
 from bide.engines.redis.constants import SLICE
 from bide.engines.redis.reads import pause_of
 from bide.model.commands import BULK, Cancel, Configure, Delete, Purge, Where
@@ -116,7 +116,7 @@ def sweep(command: Cancel | Purge, shards: int) -> Step:
             )
             for shard in chosen
         ]
-        for shard, answer in zip(chosen, raised(answers), strict=True):
+        for shard, answer in zip(chosen, without_errors(answers), strict=True):
             _now, _change, affected, cursor = answer
             if deletes and not deletes_now and affected > 0:
                 return [Affected(total, more=True)]
@@ -168,7 +168,7 @@ def _stop(command: Cancel, where: Where, total: int, shards: int) -> Step:
             )
             for shard in chosen
         ]
-        for shard, answer in zip(chosen, raised(answers), strict=True):
+        for shard, answer in zip(chosen, without_errors(answers), strict=True):
             _now, _change, named, cancelled, ids, place = answer
             if command.dry_run:
                 total += named

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from bide.engines.bounded_dict import BoundedDict
-from bide.engines.redis.calls import ScriptCall, raised
+from bide.engines.redis.calls import ScriptCall, without_errors
 from bide.engines.redis.layout import NUMBERS, QUEUES, meta_key
 from bide.engines.redis.sender import CallSender
 from bide.logs import logger
@@ -78,7 +78,7 @@ class ShardMap:
             self._sender.each_copy("ZADD", QUEUES, 0, queue)
             if not kept:  # the first shard decides between processes that make it at once
                 self._sender.send([ScriptCall("make", queue, (), 0, shards_of_new)], now)
-                (made,) = raised(self._sender.plain([("HGET", meta_key(queue), "shards")]))
+                (made,) = without_errors(self._sender.plain([("HGET", meta_key(queue), "shards")]))
                 kept = int(made or shards_of_new)
             self._sender.each_copy("ZADD", NUMBERS, kept, queue)
             self._make(queue, kept, now)  # else others make it while a large put goes on
@@ -137,5 +137,5 @@ def names_of_queues(sender: CallSender, prefix: str) -> list[str]:
     commands = [("HEXISTS", meta_key(queue), "token") for queue in queues]
     answers = sender.plain(commands, hurried=sender.clustered)
     if not sender.clustered:
-        raised(answers)  # in a cluster, a queue whose node is away is believed to exist
+        without_errors(answers)  # in a cluster, a queue whose node is away is believed to exist
     return [queue for queue, exists in zip(queues, answers, strict=True) if exists]

@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from bide.engines.cursor import Budget
-from bide.engines.redis.calls import ScriptCall, Step, everywhere, raised
+from bide.engines.redis.calls import ScriptCall, Step, everywhere, without_errors
 from bide.engines.redis.layout import DAMAGED, as_message, decode_lease, shard_of
 from bide.engines.redis.messages import in_lots
 from bide.model import replies
@@ -60,7 +60,7 @@ def count(command: Count, shards: int) -> Step:
             ScriptCall("audit", command.queue, place, shard, shards)
             for shard, place in places.items()
         ]
-        for shard, answer in zip(list(places), raised(answers), strict=True):
+        for shard, answer in zip(list(places), without_errors(answers), strict=True):
             _now, _change, strays_in_slice, next_set, offset, slice_bytes = answer
             strays += strays_in_slice
             stored_bytes += slice_bytes
@@ -124,7 +124,7 @@ def explain(command: Explain, shards: int) -> Step:
     id = command.id or ""
     home = shard_of(id, shards)
     answers = yield [ScriptCall("explain", command.queue, (id,), home, shards)]
-    ((head, record, lease),) = raised(answers)
+    ((head, record, lease),) = without_errors(answers)
     now, _change, is_paused, past_pauses, ahead, order, limited = head
     pauses = [replies.Pause(*pause) for pause in past_pauses]
     lasts = bool(pauses) and pauses[-1].lasts(now)
@@ -139,7 +139,7 @@ def explain(command: Explain, shards: int) -> Step:
         answers = yield [
             ScriptCall("ahead", command.queue, place, shard, shards) for shard in others
         ]
-        ahead_elsewhere = sum(count for _now, _change, count in raised(answers))
+        ahead_elsewhere = sum(count for _now, _change, count in without_errors(answers))
         ahead = min(replies.AHEAD + 1, ahead + ahead_elsewhere)
     since, extended = None, 0
     if message.holder:
@@ -177,7 +177,7 @@ def history(command: History, shards: int) -> Step:
     shard = shard_of(command.id, shards)
     script = "watch" if command.watch else "history"
     answers = yield [ScriptCall(script, command.queue, (command.id,), shard, shards, reads=True)]
-    ((head, packed_ends),) = raised(answers)
+    ((head, packed_ends),) = without_errors(answers)
     now, _change, state, history, result_ttl = head
     remembered_since = now - (max(history, result_ttl) or STOPPED_KEEP)
     try:

@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from bide.engines.cursor import BEGIN, Phase, goes_by_set, phases_of
-from bide.engines.redis.calls import Round, ScriptCall, Step, raised
+from bide.engines.redis.calls import Round, ScriptCall, Step, without_errors
 from bide.engines.redis.constants import SLICE
 from bide.engines.redis.layout import ORDER, as_message
 from bide.model.commands import Scan, Where
@@ -185,7 +185,7 @@ def _ask(
         )
         for shard in asked
     ]
-    pages = raised(answers)
+    pages = without_errors(answers)
     if goes_by_set(command) and not place.since:
         changes = [str(change) for (_now, change, *_), *_ in pages]
         place = place._replace(since="-".join(changes))

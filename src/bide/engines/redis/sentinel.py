@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from redis import exceptions as raised
+from redis import exceptions as redis_errors
 
 from bide.engines.redis.dangers import of_sentinels, warn
 from bide.engines.redis.faults import Refusal, is_away, is_of_network, no_connection, origin
@@ -70,7 +70,7 @@ class Sentinel:
             try:
                 answers = wire.exchange(packed, [b""] * len(commands))
             except ConnectionLost as lost:
-                timed_out = isinstance(lost.__cause__, (raised.TimeoutError, TimeoutError))
+                timed_out = isinstance(lost.__cause__, (redis_errors.TimeoutError, TimeoutError))
                 if was_idle and not timed_out:
                     continue  # it was closed while it was idle
                 raise (lost.__cause__ or lost) from None
@@ -129,7 +129,7 @@ class Sentinels:
             f"{self.shown}: no sentinel names a master that is up ({reasons or 'it is down'}); do "
             "the sentinels run, are their addresses right, is a fail-over under way, are there "
             "enough to agree on one?"
-        ) from raised.ConnectionError(reasons)
+        ) from redis_errors.ConnectionError(reasons)
 
     def doubt(self) -> None:
         """Prefer another sentinel the next time: the last answer was of no use."""
@@ -164,7 +164,7 @@ class Sentinels:
         for sentinel in self.members:
             try:
                 answers.append(self._ask(sentinel))
-            except (raised.RedisError, OSError, Refusal) as error:
+            except (redis_errors.RedisError, OSError, Refusal) as error:
                 if not is_of_network(error):
                     raise origin(error) from None
                 shown = f"{self.shown}: {sentinel.place}"

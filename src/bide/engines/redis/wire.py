@@ -14,12 +14,17 @@ from typing import Any, NamedTuple
 
 import hiredis
 import msgspec
-from redis import exceptions as raised
+from redis import exceptions as redis_errors
 
 from bide.engines.redis.faults import Refusal, is_of_network
 from bide.engines.redis.layout import Arg, Word
 
-_BROKEN = (raised.ConnectionError, raised.TimeoutError, raised.InvalidResponse, OSError)
+_BROKEN = (
+    redis_errors.ConnectionError,
+    redis_errors.TimeoutError,
+    redis_errors.InvalidResponse,
+    OSError,
+)
 """Errors that end a connection; `InvalidResponse`: what came is no answer of Redis."""
 
 READ_BYTES = 64 * 1024
@@ -84,7 +89,9 @@ class Wire:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._reader = hiredis.Reader(protocolError=raised.InvalidResponse, replyError=Refusal)
+        self._reader = hiredis.Reader(
+            protocolError=redis_errors.InvalidResponse, replyError=Refusal
+        )
         self._owner: WireExchange | None = None
         """What has been sent and is not answered yet."""
         self.open = True
@@ -128,7 +135,7 @@ class Wire:
         """
         with self:
             if not self.usable or self._reader.has_data():
-                raise raised.ConnectionError("an earlier command was interrupted")
+                raise redis_errors.ConnectionError("an earlier command was interrupted")
             exchange = self._owner = WireExchange(self, labels)
             self.socket.sendall(packed)
         return exchange
@@ -211,7 +218,7 @@ class Wire:
         """Read what has come; wait until something has."""
         data = self.socket.recv(READ_BYTES)
         if not data:
-            raise raised.ConnectionError("Connection closed by server.")
+            raise redis_errors.ConnectionError("Connection closed by server.")
         self._reader.feed(data)
 
     def _next(self) -> Any:
@@ -237,7 +244,7 @@ class WireExchange:
         wire = self._wire
         with wire:
             if wire._owner is not self or not wire.open:
-                raise raised.ConnectionError("the connection was closed")
+                raise redis_errors.ConnectionError("the connection was closed")
             wire.look()
             answers = [_checked(wire._next(), label) for label in self._labels]
             wire._owner = None
@@ -265,7 +272,7 @@ def _checked(answer: Any, label: bytes) -> Any:
     """
     if isinstance(answer, Refusal):
         if answer.word == "LOADING":
-            raise raised.BusyLoadingError(str(answer))
+            raise redis_errors.BusyLoadingError(str(answer))
         return answer
     if not label:
         return answer
@@ -273,11 +280,11 @@ def _checked(answer: Any, label: bytes) -> Any:
     brings_records = type(answer) is list and bool(answer)
     head = answer[0] if brings_records else answer
     if type(head) is not bytes or not head.startswith(label):
-        raise raised.InvalidResponse("the server answered another command than the last one")
+        raise redis_errors.InvalidResponse("the server answered another command than the last one")
     try:
         decoded = _decode(head[len(label) :])
     except msgspec.MsgspecError as error:
-        raise raised.InvalidResponse(f"the answer cannot be read: {error}") from error
+        raise redis_errors.InvalidResponse(f"the answer cannot be read: {error}") from error
     if not brings_records:
         return decoded
     answer[0] = decoded

@@ -1,4 +1,8 @@
-"""What closed groups do: puts into them are refused, and what would wait in them is cancelled."""
+"""What follows from a change of a message: its successor, and its group if that is closed.
+
+When a lease ends, the successor of the message takes its place. Nothing waits in a closed group:
+what would is cancelled. Puts into closed groups are refused by `bide.engines.rules.putting`.
+"""
 
 from msgspec.structs import replace
 

@@ -88,14 +88,14 @@ class Record(msgspec.Struct, frozen=True, gc=False):
             ended=item.died,
         )
 
-    def seen(self, now: int) -> State | None:
+    def state_at(self, now: int) -> State | None:
         """Return the state as users see it: a delayed message that is due is ready."""
         return "ready" if self.state == "delayed" and self.due <= now else self.state
 
     def outcome(self, done: bool, now: int) -> Outcome:
         """Return the outcome of a command that has left this record; `done` as in `Outcome`."""
         until = self.until if self.state == "leased" else self.ended
-        return Outcome(self.id, done, self.seen(now), self.due, until, self.holder)
+        return Outcome(self.id, done, self.state_at(now), self.due, until, self.holder)
 
     def is_still(self, if_version: str | None) -> bool:
         """Return whether the record has the version that a command names, if it names one."""
@@ -146,7 +146,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     def message(self, queue: str, now: int) -> Message:
         """Return the record as a message of a queue, in the state that users see at `now`."""
-        state = self.seen(now)
+        state = self.state_at(now)
         assert state is not None
         message = Message(
             self.id,

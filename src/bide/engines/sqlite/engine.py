@@ -321,7 +321,7 @@ class SqliteEngine:
         if self._closed:
             raise Closed("this engine was closed")
         connection = self._connection
-        if connection is not None and self._files.moved:
+        if connection is not None and self._files.was_replaced:
             self._files.keep_log_from_successor(connection, self._timeout)
             self.leave()
             connection = None

@@ -83,7 +83,7 @@ class Files:
         _open.discard(self)
 
     @property
-    def moved(self) -> bool:
+    def was_replaced(self) -> bool:
         """Whether another file has the name now, or none."""
         return identity(self._path) != self.file
 

@@ -79,7 +79,9 @@ class SqliteQueue(QueueReader):
         """Return the messages with some ids, by id; without their bodies unless asked for."""
         row = self.row
         # An int: for a bool, as for None, Python's driver first looks for an adapter.
-        rows = self.run(SQL.records, (int(bodies), row.ready, json_text(ids), row.id))
+        with_bodies = int(bodies)
+        has_ready = row.ready  # if none is ready, the statement need not look for them
+        rows = self.run(SQL.records, (with_bodies, has_ready, json_text(ids), row.id))
         records = [changeable(row, bodies=bodies) for row in rows]
         return {record.id: record for record in records}
 
@@ -239,8 +241,8 @@ class SqliteQueue(QueueReader):
         self.run(SQL.remember_end, values)
         row.ended += 1
 
-    def ack_at_once(self, command: Ack) -> bool:
-        """Ack the messages of a command by a few statements, if all are held and none is kept."""
+    def try_ack_all(self, command: Ack) -> bool:
+        """Ack all messages of a command by a few statements, if all are held and none is kept."""
         row, leases = self.row, command.leases
         seqs = self._all_held(leases)
         if not seqs:

@@ -19,7 +19,7 @@ from bide.engines.sqlite.tables import (
     SQL,
     as_failures,
     as_item,
-    shown,
+    readable_record,
 )
 from bide.engines.sqlite.transaction import Transaction
 from bide.model.commands import Scan
@@ -121,7 +121,7 @@ class QueueReader:
         """Yield the records with some ids as they are, to be shown only."""
         for id in ids:
             row = self.run(SQL.by_id, (self.name, id)).fetchone()
-            yield None if row is None else shown(row, self.now)
+            yield None if row is None else readable_record(row, self.now)
 
     def next_due(self, limit: int) -> list[tuple[int, int, str | None]]:
         """Return rank, sequence number and group of the first delayed records that are due."""

@@ -15,7 +15,7 @@ from bide.engines.cursor import (
     position,
 )
 from bide.engines.rules.record import Record
-from bide.engines.sqlite.tables import SQL, bounds_of, shown
+from bide.engines.sqlite.tables import SQL, bounds_of, readable_record
 from bide.model.commands import Scan
 from bide.model.errors import InvalidArgument
 from bide.model.identity import range_of_ids
@@ -62,7 +62,7 @@ class QueueScanner:
                     f"cursor={begin!r} comes from no scan of all; begin without one"
                 )
             for row in self._by_id(scan, begin.removeprefix(_BY_ID)):
-                yield shown(row, self._now), f"{_BY_ID}{row[1]}"
+                yield readable_record(row, self._now), f"{_BY_ID}{row[1]}"
             return
         start = position(scan.cursor)
         if start.since is None and goes_by_set(scan):
@@ -70,7 +70,7 @@ class QueueScanner:
         for index in range(start.phase, len(phases)):
             after = start if index == start.phase else Position(index, since=start.since)
             for row in self._phase(phases[index], after, scan):
-                record = shown(row, self._now)
+                record = readable_record(row, self._now)
                 yield record, str(Position(index, record.rank, record.seq, start.since))
 
     def _by_id(self, scan: Scan, after: str) -> Iterable[tuple[Any, ...]]:

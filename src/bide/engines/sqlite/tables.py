@@ -161,7 +161,7 @@ def as_text(data: bytes) -> str:
     return data.decode(errors="surrogateescape")
 
 
-def shown(row: tuple[Any, ...], now: int) -> Record:
+def readable_record(row: tuple[Any, ...], now: int) -> Record:
     """Return the record of a row, for people; a dead letter since `now` if it cannot be read."""
     try:
         return record_of(row)

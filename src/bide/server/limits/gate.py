@@ -229,7 +229,7 @@ class Visit:
         if self._reads_slowly or (admission is not None and not admission.requires_tokens):
             yield
             return
-        with self.gate.slow_calls.one(self.caller.namespace, self.network):
+        with self.gate.slow_calls.counting(self.caller.namespace, self.network):
             self._reads_slowly = True
             try:
                 yield

@@ -32,8 +32,8 @@ class LongCalls:
     """Open calls by ("namespace", its name) and ("address", the address)."""
 
     @contextmanager
-    def one(self, namespace: str | None, network: str) -> Iterator[None]:
-        """Count one more call while the block runs.
+    def counting(self, namespace: str | None, network: str) -> Iterator[None]:
+        """Count one more open call while the block runs.
 
         Args:
             namespace: the namespace of the token; `None`: the whole store, which has its own limit.
@@ -91,9 +91,9 @@ class Claimers:
             self._waiting[holder, queue] -= 1
             if not self._waiting[holder, queue]:
                 del self._waiting[holder, queue]
-            self.seen(holder, queue)
+            self.note_claim(holder, queue)
 
-    def seen(self, holder: str, queue: str) -> None:
+    def note_claim(self, holder: str, queue: str) -> None:
         """Record that a worker has claimed."""
         self._last_claims[holder, queue] = time.monotonic()
 

@@ -24,7 +24,7 @@ class Turns:
         self._turn = asyncio.Lock()
 
     @asynccontextmanager
-    async def one(self) -> AsyncIterator[None]:
+    async def turn(self) -> AsyncIterator[None]:
         """Wait for a turn and hold it while the block runs."""
         await self._turn.acquire()
         began = time.monotonic()
@@ -75,7 +75,7 @@ class SlowReads:
         Raises:
             StoreError: it was not executed.
         """
-        async with self._turns.one():
+        async with self._turns.turn():
             if self._own is None:
                 self._own = await asyncio.to_thread(self._main.reading_lane) or self._main
             return await self._own.acall(command, owner)

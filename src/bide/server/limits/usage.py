@@ -1,4 +1,4 @@
-"""The usage of a namespace in answers."""
+"""How much a namespace uses of its quotas, as answers show it."""
 
 import msgspec
 

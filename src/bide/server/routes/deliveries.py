@@ -51,7 +51,7 @@ async def claim(call: ApiCall, content: wire.Deliver) -> Answer:
     if call.service.admission.requires_tokens:
         reply = await call.service.lease_secrets.signed(command.queue, reply)
     messages = [
-        wire.shown(message, call.request.queue, lease.text)
+        wire.message_out(message, call.request.queue, lease.text)
         for message, lease in zip(reply.messages, reply.leases, strict=True)
     ]
     following = None if reply.next is None else ceil(reply.next)

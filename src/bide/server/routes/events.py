@@ -132,7 +132,7 @@ class _Stream:
         """Look, or send a problem if the store is away; all streams share its error."""
         service = self._call.service
         try:
-            async with service.looks.one():
+            async with service.looks.turn():
                 failed_look = service.failed_look
                 if failed_look is not None and failed_look.is_recent:
                     raise failed_look.error

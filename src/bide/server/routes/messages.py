@@ -130,7 +130,9 @@ async def put_many(call: ApiCall) -> wire.OutcomesOut:
 async def get(call: ApiCall) -> Answer:
     """Get a message."""
     message, headers, is_known = await _seen_message(call)
-    return Answer(304, b"", headers) if is_known else Answer(200, call.shown(message), headers)
+    return (
+        Answer(304, b"", headers) if is_known else Answer(200, call.message_out(message), headers)
+    )
 
 
 @route(

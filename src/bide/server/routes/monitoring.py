@@ -139,7 +139,7 @@ async def metrics(call: ApiCall) -> Answer:
     Those of the token's namespace, from all processes of the server together.
     """
     with call.visit.slowly():
-        async with call.service.scrapes.one():
+        async with call.service.scrapes.turn():
             return Answer(200, await _exposition(call), content_type=EXPOSITION)
 
 

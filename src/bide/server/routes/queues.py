@@ -273,6 +273,7 @@ async def search(call: ApiCall, query: SearchQuery) -> SearchOut:
     bodies = caller.may("bodies")
     own_names = {full: name for name, full in names}
     messages = [
-        wire.shown(message, own_names[message.queue], bodies=bodies) for message in page.messages
+        wire.message_out(message, own_names[message.queue], bodies=bodies)
+        for message in page.messages
     ]
     return SearchOut(messages, page.searched, page.total, page.cursor)

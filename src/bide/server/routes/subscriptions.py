@@ -56,7 +56,7 @@ async def list_subscriptions(call: ApiCall) -> about.Subscriptions:
         for subscription in await records.listed()
         if caller.own(subscription.queue) is not None
     ]
-    shown = await about.shown(records, subscriptions, call.service.clock.now())
+    shown = await about.subscriptions_out(records, subscriptions, call.service.clock.now())
     return about.Subscriptions([_visible(call, subscription) for subscription in shown])
 
 
@@ -340,7 +340,7 @@ async def _answer(
         status: the status of the answer.
     """
     call.service.pushing.pusher.look()
-    (out,) = await about.shown(call.records, [subscription], call.service.clock.now())
+    (out,) = await about.subscriptions_out(call.records, [subscription], call.service.clock.now())
     out = _visible(call, out)
     out.secret = secret
     out.messages = CountsOut.of(await call.ask(Counts, Count(subscription.queue)))

@@ -42,7 +42,7 @@ class _StoreAccess:
                 for subscription in await self._records.listed()
                 if everywhere or subscription.namespace == namespace
             ]
-            return await wire.shown(self._records, subscriptions, SYSTEM_CLOCK.now())
+            return await wire.subscriptions_out(self._records, subscriptions, SYSTEM_CLOCK.now())
 
         return asyncio.run(read())
 

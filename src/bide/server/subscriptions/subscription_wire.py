@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 from bide.model.message import ATTEMPTS, MAX_ATTEMPTS
 from bide.model.times import milliseconds
 from bide.server.wire import CountsOut, RequestModel, Span, span
-from bide.targets.amqp import shown as shown_address
+from bide.targets.amqp import mask_address
 from bide.targets.http.receiver import Circuit
 from bide.targets.http.records import Records
 from bide.targets.http.stats import Deliveries
@@ -229,7 +229,7 @@ class Subscriptions(msgspec.Struct):
     subscriptions: list[SubscriptionOut]
 
 
-async def shown(
+async def subscriptions_out(
     records: Records, subscriptions: Iterable[Subscription], now: int
 ) -> list[SubscriptionOut]:
     """Convert subscriptions for an answer, with what servers report about them."""
@@ -238,7 +238,7 @@ async def shown(
     for subscription in subscriptions:
         fields = {name: getattr(subscription, name) for name in _FIELDS_IN_COMMON}
         if not subscription.signed:  # the URL of a broker may contain a password
-            fields["url"] = shown_address(subscription.url)
+            fields["url"] = mask_address(subscription.url)
         fields["headers"] = sorted(subscription.headers)
         fields["secrets"] = [
             SecretOut(key.created, key.until) for key in subscription.secrets if key.valid(now)

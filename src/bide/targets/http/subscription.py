@@ -16,7 +16,7 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue, check_subscription, split_name
 from bide.model.limits import check_range
 from bide.model.message import ATTEMPTS
-from bide.targets.amqp import is_amqp, parse, shown
+from bide.targets.amqp import is_amqp, mask_address, parse
 
 PREFIX = "whsec_"
 LEAST, MOST = 24, 64
@@ -226,7 +226,7 @@ def masked(url: str) -> str:
         'https://chat.example/***'
     """
     if is_amqp(url):
-        return shown(url)
+        return mask_address(url)
     parts = urlsplit(url)
     hidden = "***" if parts.path.strip("/") or parts.query else ""
     return f"{parts.scheme}://{parts.netloc}/{hidden}"

@@ -192,7 +192,7 @@ class Broker:
 
     Args:
         address: which broker.
-        clock: what pauses are waited by.
+        clock: measures pauses.
         gate: which addresses may be connected to; all if it is `None`.
     """
 

@@ -110,7 +110,7 @@ class Publisher:
 
     Args:
         address: the broker and the exchange.
-        clock: what pauses are waited by.
+        clock: measures pauses.
         gate: which addresses may be connected to; all if it is `None`.
     """
 
@@ -240,7 +240,7 @@ class RabbitMQ:
     """Publishes the messages of subscriptions, on one connection for each URL.
 
     Args:
-        clock: what pauses are waited by.
+        clock: measures pauses.
         gate: which addresses may be connected to.
         trusted: the URLs of brokers that may be connected to wherever they are.
     """

@@ -273,13 +273,13 @@ class Driver:
             assert page.cursor != cursor, "a scan returns the same cursor again"
             cursor = page.cursor
 
-    def found(self, state: Any = None, **fields: Any) -> list[str]:
+    def ids(self, state: Any = None, **fields: Any) -> list[str]:
         """Walk through all pages of a scan, and return the ids."""
         return [message.id for message in self.messages(state, **fields)]
 
     def scan(self, state: Any = None, limit: int = 500, **where: Any) -> list[str]:
         """Return the ids of a state, or of those that match a rule."""
-        return self.found(state, limit=limit, where=cmd.Where(**where) if where else None)
+        return self.ids(state, limit=limit, where=cmd.Where(**where) if where else None)
 
     def counts(self) -> rep.Counts:
         """Count and audit."""

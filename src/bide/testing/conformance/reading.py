@@ -92,7 +92,7 @@ class ReadCases:
         driver.put("a", "b", "c", **LARGE)
         for state in (None, "ready"):
             for budget in range(2 * KIB, 2 * KIB + 64):  # what is counted beside a body is small
-                assert sorted(driver.found(state, max_bytes=budget)) == ["a", "b", "c"], budget
+                assert sorted(driver.ids(state, max_bytes=budget)) == ["a", "b", "c"], budget
 
     def test_a_scan_goes_on_behind_a_message_that_is_larger_than_the_budget(
         self, driver: Driver
@@ -100,7 +100,7 @@ class ReadCases:
         driver.put("a", "b", "c", group="g", **LARGE)
         for where in (None, Where(group="g"), Where(after=START, before=START + 1)):
             for state in (None, "ready"):
-                ids = driver.found(state, where=where, max_bytes=1)
+                ids = driver.ids(state, where=where, max_bytes=1)
                 assert sorted(ids) == ["a", "b", "c"]
 
     def test_a_budget_hides_no_message_that_is_looked_for(self, driver: Driver) -> None:

@@ -128,7 +128,7 @@ class ScanCases:
             assert set(seen) == set(IDS), f"seed {seed}"
             if where is not None:  # Redis, when it grows a small hash, may begin again with all
                 assert {id for id, times in seen.items() if times > 1} <= moved, f"seed {seed}"
-            again = own_driver.found(where=where, limit=3)
+            again = own_driver.ids(where=where, limit=3)
             assert sorted(again) == sorted(IDS), f"seed {seed}"  # each once: nothing moves now
 
     def test_a_scan_reads_all_if_more_moves_than_a_store_remembers(self, bare: Driver) -> None:
@@ -206,7 +206,7 @@ class ScanCases:
         for prefix in ("a", "a-", "a-1", "a%", "\ud7ff", "\U0010ffff", "é", "z", ""):
             for limit in (2, 500):
                 expected = sorted(id for id in ids if id.startswith(prefix))
-                assert sorted(driver.found(prefix=prefix, limit=limit)) == expected
+                assert sorted(driver.ids(prefix=prefix, limit=limit)) == expected
 
     def test_a_scan_ends_though_messages_return_all_the_time(self, bare: Driver) -> None:
         ids = numbered(500)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from redis import Redis
-from redis import exceptions as raised
+from redis import exceptions as redis_errors
 
 import bide
 from bide.engines.redis import RedisEngine, nodes
@@ -301,7 +301,7 @@ def test_a_batch_asks_the_sentinels_once_at_each_attempt(
 
     def none_answers(sentinels: Sentinels) -> Address:  # each may take a second
         asked.append(1)
-        raise StoreUnavailable("no sentinel answers") from raised.ConnectionError()
+        raise StoreUnavailable("no sentinel answers") from redis_errors.ConnectionError()
 
     monkeypatch.setattr(Sentinels, "master", none_answers)
     redis_sender(engine).nodes.doubt_sentinels()

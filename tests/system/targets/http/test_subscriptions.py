@@ -16,7 +16,7 @@ from bide.model.replies import Page
 from bide.model.times import LATEST
 from bide.server.settings import Settings
 from bide.server.subscriptions.pushing import Pushing
-from bide.server.subscriptions.subscription_wire import shown
+from bide.server.subscriptions.subscription_wire import subscriptions_out
 from bide.targets.http import records
 from bide.targets.http.encryption import KEY, KEY_FILE, LOST, SecretKeys, new_key
 from bide.targets.http.receiver import Circuit
@@ -237,7 +237,7 @@ def test_what_another_server_tells_late_is_of_the_receiver_that_it_was_about(sta
             idle = Pushing(stage.lane, stage.clock, Settings())
             (told,) = (await idle.known()).values()
             assert told.circuit.state(stage.clock.now()) == "closed"
-            (out,) = await shown(stage.records, [after], now)
+            (out,) = await subscriptions_out(stage.records, [after], now)
             assert out.state == "active"
             await stage.pass_time(lambda: stage.circuit().tag == after.tag)
             await tell({"shop": msgspec.structs.replace(opened, tag=after.tag)})

@@ -20,10 +20,10 @@
 -- A message that would wait in a closed group then is cancelled instead; if no worker has held it, its outcome is
 -- that the group is closed, and until when.
 -- If the worker was asked to stop, `retry`, `untouched`, `bury` and `release` delete the message: it is cancelled.
--- Reply: [now, change, [outcome of each], nexts]; the state of a message whose worker this asks to stop is
+-- Reply: [now, change, [outcome of each], lease_ends]; the state of a message whose worker this asks to stop is
 --   `stopping`, that of a leased one that repeats no more `ending`, and that of one that no worker holds and whose
---   record cannot be read `unreadable`; nexts: of a limited queue, for each whether its lease was ended, and when a
---   claim then gets a ready message, or null if that is not before a lease ends
+--   record cannot be read `unreadable`; lease_ends: of a limited queue, for each whether its lease was ended, and when
+--   a claim then gets a ready message, or null if that is not before a lease ends
 local verb, moment, if_due, if_version, reason  -- of the call at hand; moment: what `at` or `after` says
 local stopping  -- ids of those whose workers this call asks to stop; nil: none yet
 
@@ -93,7 +93,7 @@ end
 
 -- Does to a message what the call asks for, if it may; returns whether it did. `token`: of the lease, or the version
 -- that the caller saw, or empty.
-local function do_it(r, token)
+local function do_verb(r, token)
   if verb == 'stop' and r.token then
     if is_still(r, if_due, token ~= '' and token or if_version) then stop(r) end
     return false
@@ -134,7 +134,7 @@ end
 -- Calls `act(r, token, third and fourth argument or empty)` for each message that is named, by `width` arguments each;
 -- `act` returns whether it did what was asked for. Returns the reply.
 local function change_each(width, act, origin)
-  local outcomes, nexts = {}, {}
+  local outcomes, lease_ends = {}, {}
   local earliest  -- the first time at which one of them can be claimed
   local changed   -- numbers of those that were changed, as keys, if they are from an outbox
   stopping = nil
@@ -160,19 +160,19 @@ local function change_each(width, act, origin)
         or outcome(r, done)
       ended = held ~= nil and not r.token
     end
-    if limited then nexts[number] = {ended, opens_next()} end
+    if limited then lease_ends[number] = {ended, opens_next()} end
   end
   remember_rows(changed)
   tell_stopping()
   wake(earliest)
-  return finish(outcomes, nexts)
+  return finish(outcomes, lease_ends)
 end
 
 define('change', {'allow-oom'}, {'cancelled'}, function(...)
   local at, after, origin
   verb, at, after, if_due, if_version, reason, actor, origin = ...
   moment = at or now + (after or 0)
-  return change_each(2, do_it, origin)
+  return change_each(2, do_verb, origin)
 end)
 
 -- postpone: let messages that no worker holds be due at other times; they keep the time for which they were planned,
@@ -510,7 +510,7 @@ define('stop', {'allow-oom'}, {'cancelled'}, function(after, before, group, limi
       found = found + 1
       local r = stops and locate(id, text)
       -- Its lease may be over, and its group closed: then it is cancelled already.
-      if r and (r.deleted or do_it(r, '')) then cancelled = cancelled + 1 end
+      if r and (r.deleted or do_verb(r, '')) then cancelled = cancelled + 1 end
     end
     place = {tonumber(members[i + 1]), sub(members[i], 1, ORDER)}
   end
