@@ -97,7 +97,7 @@ def purge_state(
     undoable: bool,
     yes: bool,
 ) -> None:
-    """Delete the messages of a state; ask first, unless it can be taken back."""
+    """Delete the messages of a state. Ask first, but for a dry run, `undoable` or `yes`."""
     orders = store.existing(queue)
     if not (yes or undoable or dry_run):
         # Acked and expired messages are only counted together.

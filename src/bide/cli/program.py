@@ -252,10 +252,10 @@ class Program(Group):
             errors.flush_output()
         except click.ClickException as error:
             code = errors.print_error(error)
-        except click.Abort:  # at a question, which has no end of line
+        except click.Abort:  # Ctrl-C at a question, whose line is not ended
             click.echo(err=True)
             code = errors.INTERRUPTED
-        except OSError as error:  # of the help, which no command prints, or of the last lines
+        except OSError as error:  # when help or the last lines are printed
             code = errors.print_error(errors.command_error(error))
         try:
             errors.flush_output()

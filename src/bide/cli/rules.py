@@ -187,7 +187,7 @@ def rule_facts(message: Message) -> dict[str, Any]:
         return {}
     try:
         rule: Any = msgspec.Raw(repeat_of(message.rule or "").text.encode())
-    except InvalidArgument:  # of a later version: it is shown as it is
+    except InvalidArgument:  # a later bide wrote it: shown as it is
         rule = message.rule
     facts: dict[str, Any] = {"rule": rule, "rule_in_words": words_of(message)}
     if (run := run_of(message)) is not None:

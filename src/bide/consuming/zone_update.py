@@ -204,7 +204,7 @@ def what_moves(messages: Sequence[Message], zones: ZoneData) -> list[DueMove]:
     for message in messages:
         try:
             new_plan = replanned(message, zones)
-        except InvalidArgument as error:  # of a later version of bide, or of a zone that is gone
+        except InvalidArgument as error:  # a later bide wrote it, or the zone is gone
             _log.warning("%s of %s is not planned again: %s", message.id, message.queue, error)
             continue
         if new_plan is not None:

@@ -90,7 +90,14 @@ class RecentResults:
     def _keep(
         self, key: Hashable, task: "asyncio.Future[Any]", seconds: float, began: float
     ) -> None:
-        """Keep a result that was read; one that failed is read again at the next call."""
+        """Keep a result that was read for its time; drop an error, so that the next call reads.
+
+        Args:
+            key: what was read.
+            task: has read it.
+            seconds: how long it is good; longer if to read it took long.
+            began: when reading began, by the monotonic clock.
+        """
         now = self._clock.monotonic()
         failed = task.cancelled() or task.exception() is not None
         if self._entries.get(key) == RecentResult(inf, task):  # it was not forgotten

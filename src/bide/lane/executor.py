@@ -195,7 +195,15 @@ class Executor:
         *,
         repeated: bool,
     ) -> None:
-        """Execute once more what may have been executed, and can be told from a new command."""
+        """Send commands once more whose outcome is unknown; give up those that may not be repeated.
+
+        Args:
+            engine: the engine.
+            batch: the requests of the commands.
+            identities: one for each request.
+            unknown: the error of the first try, which becomes that of requests that are given up.
+            repeated: whether this was a repetition already: then all are given up.
+        """
         again: list[LaneRequest] = []
         again_identities: list[Identity | None] = []
         for request, identity in zip(batch, identities, strict=True):

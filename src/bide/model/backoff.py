@@ -78,7 +78,7 @@ class Backoff:
             random: 0 to 1: the place in the range of the jitter; 0.5 is its middle.
         """
         pause: float = milliseconds(self.ceiling)
-        with suppress(OverflowError):  # of the power: then it is longer than any ceiling
+        with suppress(OverflowError):  # a power that large exceeds any ceiling
             growth = float(self.factor) ** max(0, attempt - 1)
             pause = min(milliseconds(self.first) * growth, pause)
         return max(0, round(pause * (1 + self.jitter * (2 * random - 1))))

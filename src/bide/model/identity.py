@@ -273,7 +273,7 @@ def _draw() -> None:
     """Draw the random part of this process: at the start, and again in a forked child."""
     global _lock, _next
     _lock = threading.RLock()
-    _next = int.from_bytes(os.urandom(10)) >> 1  # at least half of the range is left
+    _next = int.from_bytes(os.urandom(10)) >> 1  # so at least half of the range is left
 
 
 _draw()

@@ -248,7 +248,7 @@ def check_whole(value: object, name: str, least: int, most: int) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InvalidArgument(f"{name}={value!r} must be a whole number from {least:,} to {most:,}")
-    return value if type(value) is int else int.__int__(value)  # of an IntEnum its number
+    return value if type(value) is int else int.__int__(value)  # an IntEnum becomes its number
 
 
 def check_range(value: float, name: str, least: float, most: float) -> None:

@@ -280,7 +280,10 @@ def later_runs(rule: Repeat, window: Window | None, run: Run, due: int) -> Itera
 
     How many are left is not considered.
     """
-    at = rule.after(run.at if rule.missed == "all" and window is not None else max(run.at, due))
+    last = max(run.at, due)
+    if rule.missed == "all" and window is not None:
+        last = run.at  # the runs that wait for the window, too, come one after the other
+    at = rule.after(last)
     while at is not None:
         later = planned_run(rule, window, at)
         yield later

@@ -204,7 +204,7 @@ def date_of(text: str) -> PlannedDate | None:
         return None
     try:
         return time_rule_of(text).date
-    except InvalidArgument:  # to plan it says so; what is only shown must not fail
+    except InvalidArgument:  # planning raises this; showing must not fail
         return None
 
 

@@ -142,7 +142,7 @@ def record_in(
             _decoded(stored.late, _decode_buckets, wanted),
             stored.left_out,
         )
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # of another version of bide
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # another version of bide wrote it
         _log.info("the record %s is skipped: %s", message.id, error)
         return None
 

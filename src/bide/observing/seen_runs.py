@@ -97,7 +97,7 @@ def run_of(message: Message) -> Run | None:
         return None
     try:
         return Run.of(message.run or "")
-    except InvalidArgument:  # to plan it says so; what is shown in lists must not fail
+    except InvalidArgument:  # planning raises this; a list must not fail
         return None
 
 
@@ -111,5 +111,5 @@ def seen_window(message: Message) -> Window | None:
     """Return the window of a message; `None`: it has none, or it cannot be read here."""
     try:
         return message.window
-    except InvalidArgument:  # of a later version: what is shown in lists must not fail
+    except InvalidArgument:  # a later bide wrote it; a list must not fail
         return None

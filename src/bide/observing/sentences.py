@@ -89,7 +89,7 @@ class Opening(NamedTuple):
         """
         try:
             zone = zone_of(self.timezone)
-        except InvalidArgument:  # of a worker with another version of the time zones
+        except InvalidArgument:  # the worker has other time zones
             zone = zone_of("UTC")
         local = datetime.fromtimestamp(self.moment / 1000, zone)
         day = render(f"weekday {local.weekday()}", {}, language)

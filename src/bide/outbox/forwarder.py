@@ -223,7 +223,7 @@ class Forwarder:
                     if outcome or outcome.state in _TAKEN:
                         continue
                     refused[row.number] = str(command.worded_outcome(outcome))
-            elif isinstance(reply, AccessDenied):  # to all of them: they ask for the same right
+            elif isinstance(reply, AccessDenied):  # denied for all: they need the same right
                 self._denied[rows[0].queue] = time.monotonic() + POLL
                 denied |= {row.number: reply for row in rows}
             elif isinstance(reply, BideError) and len(rows) > 1:

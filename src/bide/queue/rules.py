@@ -107,14 +107,26 @@ def changed_rule(
 
 
 def _moved_run(message: Message, rule: TimeRule, due: Due | None, now: int) -> ChangedRule:
-    """Return what a message that repeats has with another window: its runs go on."""
+    """Return what a message that repeats has after an edit of its window; its runs go on.
+
+    - If the edit gives a due time, that counts, within the new window.
+    - A run that has begun, or has ended, stays as it is.
+    - The next run of the rule is planned again, as the new window may merge it with others.
+    - A run with a due time from elsewhere, as of a reschedule, keeps that, within the new window.
+
+    Args:
+        message: before the edit.
+        rule: its rule with the new window.
+        due: the due time of the edit; `None`: it gives none.
+        now: the time of the edit.
+    """
     text = message.run or ""
     run = Run.of(text)
     if due is not None:
         at, delay = due
         return ChangedRule(rule.text, text, rule.opening(now + delay if at is None else at))
     if text.startswith(RUN_ENDED) or message.attempt or message.state not in ("delayed", "ready"):
-        return ChangedRule(rule.text, text, None)  # who claims it plans it
+        return ChangedRule(rule.text, text, None)  # the next claim plans what follows
     assert rule.repeat is not None
     is_planned = not run.added and message.due == run.due
     is_of_rule = rule.repeat.after(run.at - 1) == run.at  # else a caller has set its time

@@ -167,7 +167,7 @@ def _log_acts(call: ApiCall, result: str, content: object) -> None:
     """Write what a call has done to the action log."""
     request, caller = call.request, call.visit.caller
     acts = call.acts
-    if result != DONE:  # of a batch that was refused, no command was executed
+    if result != DONE:  # a refused batch has executed no command
         acts = [Act(act.act, act.queue, 0, result) for act in acts]
     if not acts:
         names = {name: unquote(part) for name, part in request.names.items()}

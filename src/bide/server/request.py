@@ -109,7 +109,7 @@ class ApiRequest:
         if operation.query is not None:
             arguments["query"] = self.query(operation.query)
         elif self.scope["query_string"] and operation.method != "GET":
-            self.query(wire.EmptyRequest)  # to ignore a dry_run=true would do harm
+            self.query(wire.EmptyRequest)  # refuses all: an ignored dry_run=true would do harm
         return arguments
 
     def query(self, kind: type[T]) -> T:

@@ -258,7 +258,7 @@ def _check_cursor(command: cmd.Scan) -> None:
     cursor = command.cursor
     if cursor is None:
         return
-    if cursor.startswith("id:"):  # of a scan by prefix: the last id
+    if cursor.startswith("id:"):  # a scan by prefix: the cursor has the last id
         check_name(cursor.removeprefix("id:"), "cursor")
         return
     if cursor.partition("~")[0].count(".") == 3:

@@ -440,7 +440,7 @@ def message_out(
         fields |= {"date": date.date, "timezone": date.timezone}
     if message.repeats:
         fields["repeat"] = RepeatRule.of(message.rule or "")
-        with suppress(InvalidArgument):  # of a later version of bide
+        with suppress(InvalidArgument):  # a later version of bide wrote it
             run = Run.of(message.run or "")
             fields |= {"run_at": run.at, "held": run.held}
     if message.rule is not None:

@@ -97,7 +97,7 @@ class ManualConsumer(Consumer):
         Raises:
             TimeoutError: the handler did not end in time.
         """
-        if self._handled:  # of the same batch
+        if self._handled:  # others of the last batch
             return self._handled.pop(0)
         window, now = self.queue_handlers.window, self._clock.now()
         if window is not None and not window.is_open(now):

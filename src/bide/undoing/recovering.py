@@ -115,7 +115,11 @@ def recovering(
 
 
 def _bulks(queue: str, undo: str, moves: list[Move], actor: str | None) -> list[Bulk]:
-    """Return the changes of the messages of a page."""
+    """Return the bulk changes that carry out a plan for the messages of a page.
+
+    Those to be due later are postponed, in one change for each priority; those to be dropped are
+    cancelled.
+    """
     cancelled = [move.message for move in moves if move.fate in ("dropped", "superseded")]
     by_priority: defaultdict[int | None, list[Move]] = defaultdict(list)
     for move in moves:

@@ -45,7 +45,7 @@ def check_settings(app_configs: Any = None, **more: Any) -> list[CheckMessage]:
         return [Error(text, hint=hint, id="bide.E002")]
     if lives_alone(url):
         if connection.vendor == "sqlite" and connection.is_in_memory_db():
-            return []  # of tests, most likely
+            return []  # most likely it runs tests
         text = f"the store {url} lives in one process: a worker never sees what a view puts"
         return [Warning(text, hint="name a store that processes share", id="bide.W001")]
     is_in_database = in_database(url, bide_settings.database)

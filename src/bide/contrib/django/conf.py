@@ -132,7 +132,7 @@ def _postgresql(parameters: Mapping[str, Any]) -> str:
         if key not in LIBPQ_NOT and isinstance(value, (str, int)) and not isinstance(value, bool)
     }
     options.pop("client_encoding", None)  # bide sets it
-    options.pop("prepare_threshold", None)  # of psycopg, not of libpq
+    options.pop("prepare_threshold", None)  # psycopg knows it, and libpq does not
     user, password = options.pop("user", ""), options.pop("password", "")
     login = quote(user, safe="")
     if password:

@@ -13,7 +13,7 @@ def pause_of(queue: StoredQueue) -> Pause | None:
     if not queue.row.paused:
         return None
     pauses = queue.pauses()
-    pause = pauses[-1] if pauses else Pause(None)  # of a bide that did not note pauses
+    pause = pauses[-1] if pauses else Pause(None)  # an older bide noted no pauses
     return pause if pause.lasts(queue.now) else None
 
 

@@ -226,7 +226,7 @@ class PostgresCaller:
             self.connection.pgconn.consume_input()  # a notice, or the end
         except psycopg.OperationalError:
             return True
-        return bool(self._has_input())  # of an end there is always something to read
+        return bool(self._has_input())  # after the end it is always readable
 
     def _answer(self, wait: Callable[[], object]) -> PGresult:
         """Wait for the results of what was sent, and return the last. A signal interrupts that.
@@ -249,7 +249,7 @@ class PostgresCaller:
                     if refusal is None and result.status == ExecStatus.FATAL_ERROR:
                         refusal = result
             if self._in_transaction:
-                self._next_result(wait)  # of the synchronization
+                self._next_result(wait)  # the result of the synchronization
         except psycopg.OperationalError:
             self.connection.close()
             if refusal is not None:  # it says why the server closed the connection

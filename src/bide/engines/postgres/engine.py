@@ -339,7 +339,7 @@ class PostgresEngine:
         if self._caller is not None:
             self._settle(self._caller)
             if self._caller.has_news():
-                self._leave()  # to an idle client, a server sends only its end
+                self._leave()  # an idle server sends nothing but its end
         return self._caller or self._reconnect()
 
     def _settle(self, caller: PostgresCaller) -> None:

@@ -80,7 +80,9 @@ class PostgresSettings:
                 f"{self.shown}: no connection can be opened ({error}): see how many files this "
                 "process may open (ulimit -n)"
             ) from error
-        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # of each BEGIN
+        connection.isolation_level = (
+            psycopg.IsolationLevel.READ_COMMITTED
+        )  # psycopg says it in each BEGIN
         return connection
 
 

@@ -14,7 +14,14 @@ from bide.model.replies import Outcome
 def put_others(
     queue: SqliteQueue, commands: Sequence[Put], base: int, outcomes: dict[int, Outcome]
 ) -> None:
-    """Put the items that are not stored as new messages, and add their outcomes."""
+    """Put the items that are not stored as new messages, and add their outcomes.
+
+    Args:
+        queue: of the commands.
+        commands: consecutive puts.
+        base: the sequence number before that of the first item: each item has one of its own.
+        outcomes: by sequence number, those of the items that were stored as new messages.
+    """
     pairs = [(command, item) for command in commands for item in command.items]
     others = [
         (seq, command, item)

@@ -90,7 +90,7 @@ class Session(Transaction):
         """Write back what has changed in the rows of queues, with what single puts have added."""
         if self._single_puts is None:  # no row was read
             return
-        for id, counts in self._single_puts.items():  # of queues that no command has named
+        for id, counts in self._single_puts.items():  # of queues whose rows were not read
             total = sum(counts.values())
             self.run(SQL.count_puts, (total, total, id))
             self._save_hours(id, counts)

@@ -679,7 +679,7 @@ def _item_at(ids: Sequence[str] | None, at: int | None, delay: int) -> Item:
 
 def _name_of(item: Item) -> str:
     """Return the name of a message in error texts."""
-    return repr(item.id) if item.id else "it"  # of an edit there is no id
+    return repr(item.id) if item.id else "it"  # an edit does not say it
 
 
 def _is_held(item: Item) -> bool:

@@ -141,7 +141,7 @@ async def execute(call: ApiCall, command: Bulk | Undo) -> Part | Undone:
     def allow(verb: Verb) -> None:
         call.caller.need(RIGHT_OF_VERB[verb])
 
-    if isinstance(command, Bulk):  # of an `Undo`, its record says what it takes back
+    if isinstance(command, Bulk):  # the record of an `Undo` has its verb
         allow(command.verb)
     # True: the store is another server, which executes the command itself.
     has_server = call.service.lane.capabilities.has_server

@@ -202,7 +202,7 @@ def _confidential(subscription: Subscription) -> Iterator[str]:
     yield query
     for _, value in parse_qsl(query):
         yield value
-    yield path  # of chat services it is a key
+    yield path  # chat services have their key in it
     # Parts of a value may be the secret, as in "Bearer TOKEN"; words as short as "Bearer" are not.
     yield from (part for part in path.split("/") if len(part) >= 16)
     for value in subscription.headers.values():

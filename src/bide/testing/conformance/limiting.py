@@ -54,7 +54,7 @@ class LimitCases:
         (lease,) = driver.hold(1)
         driver.configure(paused=True, paused_for=100)
         assert all(driver.ack(lease))
-        assert driver.wake is None  # of no use before the end of the pause
+        assert driver.wake is None  # a wake would be of no use in a pause
         assert driver.wait(60).claim().next == 40
         assert sorted(driver.wait(40).take()) == ["a2", "b1"]
 

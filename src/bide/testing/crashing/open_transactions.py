@@ -29,7 +29,7 @@ class SqliteTransaction:
             return
         if words[0] == "ROLLBACK" and "TO" not in words:
             self._is_committed = False
-        elif words[0] == "BEGIN":  # of the next transaction
+        elif words[0] == "BEGIN":  # the next transaction begins
             self._is_committed = self._is_committing
         elif words[0] in ("COMMIT", "END"):
             self._is_committing = True

@@ -113,7 +113,17 @@ class CrashTest:
     def _live(
         self, run: CrashRun, store: CrashStore, start: int, dies_at: int | None
     ) -> tuple[bool, int]:
-        """Let a process live; return whether it was killed, and the time at its end."""
+        """Run the handler in a process until that dies or ends.
+
+        Args:
+            run: gets what happens.
+            store: where the messages are.
+            start: the time at which the process starts, in Unix milliseconds.
+            dies_at: the index of the point at which it dies; `None`: it does not.
+
+        Returns:
+            Whether it died, and the time at its end.
+        """
         run.points = []
         script = CrashScript(
             app=self.app,
@@ -126,23 +136,26 @@ class CrashTest:
             dies_at=dies_at,
             state=run.state,
         )
-        ours, childs = Pipe()
+        own_end, end_of_child = Pipe()
         child = _fork()
         if child == 0:
-            ours.close()
-            run_child(script, childs)
-        childs.close()
+            own_end.close()
+            run_child(script, end_of_child)
+        end_of_child.close()
         try:
-            return self._serve(run, store, ours, start)
+            return self._serve(run, store, own_end, start)
         finally:
-            ours.close()
-            os.kill(child, signal.SIGKILL)  # of one that has ended, only its number is left
+            own_end.close()
+            os.kill(child, signal.SIGKILL)  # harmless if it has ended: its number is still its own
             os.waitpid(child, 0)
 
     def _serve(
         self, run: CrashRun, store: CrashStore, pipe: Connection, now: int
     ) -> tuple[bool, int]:
-        """Be the world of a process until it ends."""
+        """Execute what the process asks for, and note what it reports, until it ends.
+
+        Args and result are those of `_live`; `pipe` leads to the process.
+        """
         while True:
             if not pipe.poll(self.patience + MARGIN):
                 raise TimeoutError(

@@ -305,7 +305,14 @@ class ScheduleTicks(PeriodicUpkeep):
     async def _edit(
         self, message: Message, run: Run, planned_run: Run, *, is_outdated: bool
     ) -> None:
-        """Let a message that waits be as this process declares it, unless it changes meanwhile."""
+        """Let the waiting message be as this process declares it, unless it changes meanwhile.
+
+        Args:
+            message: the message of the schedule.
+            run: the run that it stands for.
+            planned_run: the run that it is to stand for; may be the same.
+            is_outdated: whether its rule or its body are not those that are declared.
+        """
         schedule = self._schedule
         options: dict[str, Any] = {}
         if is_outdated:

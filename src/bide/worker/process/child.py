@@ -68,7 +68,7 @@ def main(text: str, pipe: int) -> int:
     configure(as_json=orders.log_json, level=orders.log_level)
     report = ProcessReport()
     with asyncio.Runner(loop_factory=loop_factory()) as loop:
-        code = 1  # of an exception that is raised below: Python ends with 1 then
+        code = 1  # Python's own after an exception below
         try:
             # Outside of the event loop: a module may use a store or Django's models at its import.
             url = os.environ["BIDE_URL"] if orders.given_url else None

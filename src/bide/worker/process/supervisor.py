@@ -327,7 +327,7 @@ class Supervisor:
         has_been_ready = self._has_been_ready or process.report.ready
         is_killed = code < 0  # by a signal, as for want of memory: then a restart may help
         if not is_killed and not has_been_ready and self.folder is None:
-            if code not in (WRONG_USAGE, FAILED):  # of those the process has printed the cause
+            if code not in (WRONG_USAGE, FAILED):  # else it has printed the cause
                 _log.error("a process has ended (%s) before it was ready", process.cause())
             self._exit_code = code or FAILED
             self.stop()
