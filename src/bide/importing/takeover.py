@@ -217,7 +217,8 @@ class _Run:
         self.result.pickled = self.result.refused = self.result.waiting = self.result.expired = 0
         self.result.reasons = {}
         for place in places:
-            stayed = 0  # elements before those that were not read yet: the others are gone
+            # What was moved is gone from the source, so the next page begins after what has stayed.
+            stayed = 0
             while page := self._page(place, stayed):
                 taken = self.transit.take(self._wanted(page))
                 moved = self._carry(taken)

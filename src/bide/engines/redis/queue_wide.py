@@ -82,12 +82,13 @@ def delete(command: Delete, shards: int) -> Step:
 
 
 def sweep(command: Cancel | Purge, shards: int) -> Step:
-    """Delete, or count, the messages that a rule names.
+    """Delete the messages that a rule names, or count them for a dry run.
 
-    At most `BULK` are deleted; then one more look tells whether others are left.
+    At most `BULK` are deleted; then one more look tells whether others are left. The script `sweep`
+    goes through a part of one shard at a time.
     """
     if isinstance(command, Purge):
-        # In the words of lua/change.lua. A worker holds those that are leased: none is named.
+        # For each state, the names of ranges in lua/_records.lua. Leased messages are not purged.
         words = {"ready": "ready due", "delayed": "waiting", "leased": ""}
         which = words.get(command.state, command.state)
         where, deletes = Where(before=command.before), True
@@ -104,7 +105,8 @@ def sweep(command: Cancel | Purge, shards: int) -> Step:
         chosen = list(cursors)[: max(room, 1)]
         deletes_now = deletes and room > 0  # else: is anything left?
         limit = min(SLICE, max(1, room // len(chosen)))
-        effect = counter if deletes_now else None, deletes_now, command.actor
+        counted_as = counter if deletes_now else None
+        effect = counted_as, deletes_now, command.actor
         answers = yield [
             ScriptCall(
                 "sweep",

@@ -148,25 +148,27 @@ def stored(message: Message) -> Subscription:
 
 
 def change_of_lost(last: Subscription, known: Subscription, wanted: Subscription) -> Subscription:
-    """Return the changed form of a subscription whose key is missing.
+    """Return a subscription with a change, although the key of its secrets is missing here.
+
+    Without the key, the subscription is read as paused. What is encrypted must stay as it is.
 
     Args:
-        last: the stored subscription.
-        known: the subscription as it was read: paused, since the key is missing.
-        wanted: the subscription with the change.
+        last: as it is stored.
+        known: as it is read without the key.
+        wanted: `known` with the change.
 
     Raises:
         InvalidArgument: the change is of an encrypted field: the other ones would be lost.
     """
     encrypted_fields = "url", "headers", "secrets"
-    # One that is put again has nothing encrypted: it replaces all three.
+    # A put of the whole subscription has nothing encrypted: it replaces all three fields.
     if wanted.encrypted and any(
         getattr(wanted, field) != getattr(known, field) for field in encrypted_fields
     ):
         raise InvalidArgument(f"{known.name!r} cannot be changed: {LOST}")
     if (wanted.paused, wanted.reason) != (known.paused, known.reason):
         return wanted
-    # It is not the user who paused it: with its key it works again as it is stored.
+    # It is paused only because the key is missing, not by the user: so that is not stored.
     return msgspec.structs.replace(wanted, paused=last.paused, reason=last.reason)
 
 
