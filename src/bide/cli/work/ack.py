@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from bide.cli import option
-from bide.cli.work.settling import settles
+from bide.cli.work.settling import on_leases
 from bide.model.commands import Command, Lease
 from bide.model.ended import check_result
 from bide.model.errors import InvalidArgument
@@ -21,7 +21,7 @@ def _result(text: str) -> bytes:
     return text.encode()
 
 
-@settles(
+@on_leases(
     "acked", option.text("--result", "JSON", "Its result; see bide set --result-ttl.", type=_result)
 )
 def ack(builder: CommandBuilder, leases: Sequence[Lease], result: bytes | None) -> Command:

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from bide.cli import option
-from bide.cli.work.settling import settles
+from bide.cli.work.settling import on_leases
 from bide.model.commands import Command, Lease
 from bide.queue.command_builder import CommandBuilder
 
 
-@settles("buried", option.text("--reason", "TEXT", "Why; stored with the message.", ""))
+@on_leases("buried", option.text("--reason", "TEXT", "Why; stored with the message.", ""))
 def bury(builder: CommandBuilder, leases: Sequence[Lease], reason: str) -> Command:
     """Make a claimed message a dead letter.
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from bide.cli import option
-from bide.cli.work.settling import settles
+from bide.cli.work.settling import on_leases
 from bide.model.commands import Command, Lease
 from bide.queue.command_builder import CommandBuilder
 
 
-@settles("extended", option.time("--lease", "The new length of the lease, from now.", "30s"))
+@on_leases("extended", option.time("--lease", "The new length of the lease, from now.", "30s"))
 def extend(builder: CommandBuilder, leases: Sequence[Lease], lease: float) -> Command:
     """Extend the lease of a claimed message.
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from bide.cli import option
-from bide.cli.work.settling import settles
+from bide.cli.work.settling import on_leases
 from bide.model.commands import Command, Lease
 from bide.queue.command_builder import CommandBuilder
 
 
-@settles(
+@on_leases(
     "given back",
     option.time("--delay", "The delay from now; none by default.", 0),
     option.text("--reason", "TEXT", "What went wrong; stored with the message.", ""),

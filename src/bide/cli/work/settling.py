@@ -1,4 +1,4 @@
-"""What `bide ack`, `retry`, `bury` and `extend` share: they settle claimed messages."""
+"""What `bide ack`, `retry`, `bury` and `extend` share: they name the leases of claimed messages."""
 
 import functools
 import sys
@@ -59,17 +59,17 @@ def _parsed(line: str, number: int) -> Lease:
         ) from error
 
 
-def settles(
+def on_leases(
     verb: str, *options: option.Decorator
 ) -> Callable[[Callable[..., Command]], click.Command]:
-    """Settle the given leases, a thousand per command, and print each outcome.
+    """Make a command of the command line of a function that makes a store's command of leases.
 
-    The decorated function takes a builder of commands, leases and its own options, and returns the
-    command.
+    The function takes a `CommandBuilder`, leases and the values of its own options. It is called
+    for each thousand of the leases that are given; each outcome is printed.
 
     Args:
-        verb: what it does to messages, such as "acked".
-        options: its own.
+        verb: what is done to messages, such as "acked".
+        options: those of the function.
     """
 
     def decorate(function: Callable[..., Command]) -> click.Command:

@@ -113,7 +113,7 @@ class Periodic(Registrations):
             self._queue_handlers[source.home] = QueueHandlers(
                 source.home,
                 lease_of(lease),
-                1,  # a source has one window at a time
+                1,  # concurrency: a source has one window at a time
                 {None: handler},
                 partial(SourceWindows, source),
                 fills=queue,
