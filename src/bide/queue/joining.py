@@ -21,7 +21,7 @@ class Opens(Protocol):
 
 
 class JoiningQueue:
-    """Stands for a queue where a delivery may be settled in a thread or by a task.
+    """Executes the commands of a handler's deliveries: in a thread at once, on a loop by `await`.
 
     The queue is opened when it is used first: most handlers settle nothing themselves.
 

@@ -303,17 +303,18 @@ class SqliteQueue(QueueReader):
         return self.each([id for (id,) in rows])
 
     @property
-    def _claimed(self) -> int:
-        """The state of the messages that are claimed.
+    def _state_to_claim(self) -> int:
+        """The state in which claims find due messages, by its number.
 
-        Messages become ready where their order is another one than that of their due times.
+        Where due times alone order the messages, claims take them from the delayed ones: to make
+        them ready first would be a second write. With priorities or limits, they are made ready.
         """
         row = self.row
         return READY if row.ready or row.weighted or row.limited else DELAYED
 
     def promote(self, limit: int) -> None:
         """Make the first delayed records that are due ready, if they are claimed as ready ones."""
-        if self._claimed == DELAYED:
+        if self._state_to_claim == DELAYED:
             return
         row, due = self.row, delayed_reach(self.now)
         last = self.run(SQL.nth_due, (row.id, due, limit - 1)).fetchone() or (due, EVERYTHING)
@@ -338,7 +339,7 @@ class SqliteQueue(QueueReader):
         it asks for the next one: which that is depends on the groups that were served.
         """
         if not self.row.limited:
-            state = self._claimed
+            state = self._state_to_claim
             reach = EVERYTHING if state == READY else delayed_reach(self.now)
             yield from map(record_of, self.run(SQL.pick, (self.row.id, state, reach, limit)))
             return
