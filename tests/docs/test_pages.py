@@ -52,6 +52,7 @@ PROGRAMS = {
     "export",
     "git",
     "make",
+    "opentelemetry-instrument",
     "pip",
     "python",
     "sqlite3",
@@ -215,6 +216,8 @@ def test_commands_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
                 if words[0] == "make":
                     for target in (word for word in words[1:] if "=" not in word):
                         assert re.search(rf"^{target}:", makefile, re.M), told
+                if words[0] == "opentelemetry-instrument":
+                    words = words[words.index("bide") :]
                 if words[0] == "bide":
                     parse(words[1:])
 

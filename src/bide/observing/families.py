@@ -15,21 +15,30 @@ from bide.engines import losses
 from bide.logs import logger
 from bide.model.errors import StoreError
 from bide.model.replies import Counts
-from bide.observing.tally import OUTCOMES, Histogram, Tally
+from bide.observing.tally import OUTCOMES, Tally
 
 _log = logger("bide.telemetry")
 
 
 class Family(NamedTuple):
-    """A metric: its type, its name (of a counter without `_total`) and its help text."""
+    """A metric: what it counts or measures, for Prometheus and for OpenTelemetry."""
 
-    type: Literal["counter", "gauge", "histogram"]
-    name: str
+    type: Literal["counter", "sum", "gauge", "histogram"]
+    """A sum may decrease and, unlike a gauge, adds up with those of other processes."""
+    dotted: str
+    """Its name in the form of OpenTelemetry."""
+    unit: str
+    """In the form of OpenTelemetry: "s", "By", "1", or what is counted, in braces."""
     text: str
     labels: str = ""
     """The names of its labels; the first one names what has the figures, such as a queue."""
     value: Callable[[Any], Any] = lambda value: value
     """Returns the value from the figures: a number, a `Histogram`, or these by the second label."""
+
+    @property
+    def name(self) -> str:
+        """Its name in Prometheus; of a counter without `_total`."""
+        return self.dotted.replace(".", "_") + ("_seconds" if self.unit == "s" else "")
 
     def of(self, by_name: Mapping[str, Any]) -> "Metric":
         """Return the metric with the values of all figures.
@@ -43,10 +52,7 @@ class Family(NamedTuple):
             value = self.value(figures)
             by_second_label = value if isinstance(value, Mapping) else {"": value}
             for second, figure in by_second_label.items():
-                values: tuple[Any, ...] = (figure,)
-                if isinstance(figure, Histogram):
-                    values = figure.cumulative(), figure.sum
-                samples.append(MetricSample([name, second][:label_count], values))
+                samples.append(MetricSample([name, second][:label_count], figure))
         return Metric(self, samples)
 
 
@@ -55,8 +61,8 @@ class MetricSample(NamedTuple):
 
     labels: list[str]
     """The values of the labels."""
-    values: tuple[Any, ...]
-    """The number or, of a histogram, its buckets and the sum."""
+    value: Any
+    """The number, or the `Histogram`."""
 
 
 class Metric(NamedTuple):
@@ -67,37 +73,48 @@ class Metric(NamedTuple):
     """One for each set of labels."""
 
 
-STORE_UP = Family("gauge", "bide_store_up", "Whether the store answers.")
+STORE_UP = Family("gauge", "bide.store.up", "1", "Whether the store answers.")
 CHANGES_LOST = Family(
     "counter",
-    "bide_store_changes_lost",
+    "bide.store.changes_lost",
+    "{change}",
     "Confirmed changes that the store no longer has, as far as this process knows.",
     "queue",
 )
 OVERDUE = Family(
     "gauge",
-    "bide_queue_oldest_overdue_seconds",
+    "bide.queue.oldest_overdue",
+    "s",
     "For how long the oldest due message has waited; 0 if none is due.",
     "queue",
 )
 QUEUES = (
     Family(
-        "gauge",
-        "bide_queue_messages",
+        "gauge",  # many processes report it of one store
+        "bide.queue.messages",
+        "{message}",
         "Messages in the queue, by state.",
         "queue state",
         lambda counts: msgspec.structs.asdict(counts.sizes),
     ),
     Family(
         "gauge",
-        "bide_queue_paused",
+        "bide.queue.paused",
+        "1",
         "Whether the queue is paused.",
         "queue",
         lambda counts: counts.paused,
     ),
 )
 FLOWS = tuple(
-    Family("counter", f"bide_messages_{name}", text, "queue", attrgetter(f"flow.{name}"))
+    Family(
+        "counter",
+        f"bide.messages.{name}",
+        "{message}",
+        text,
+        "queue",
+        attrgetter(f"flow.{name}"),
+    )
     for name, text in (
         ("put", "Messages stored."),
         ("acked", "Messages done."),
@@ -110,11 +127,14 @@ FLOWS = tuple(
         ("lapsed", "Leases that ended before their message was settled."),
     )
 )
-PROCESSES = Family("gauge", "bide_worker_processes", "Processes that are ready.")
-RESTARTS = Family("counter", "bide_worker_restarts", "Processes that died and were replaced.")
+PROCESSES = Family("sum", "bide.worker.processes", "{process}", "Processes that are ready.")
+RESTARTS = Family(
+    "counter", "bide.worker.restarts", "{process}", "Processes that died and were replaced."
+)
 THREADS = Family(
     "counter",
-    "bide_thread_restarts",
+    "bide.thread.restarts",
+    "{thread}",
     "Threads and tasks of bide that died and were restarted.",
     "thread",
 )
@@ -128,42 +148,48 @@ def by_outcome(tally: Tally) -> dict[str, int]:
 DELIVERIES = (
     Family(
         "counter",
-        "bide_deliveries",
+        "bide.deliveries",
+        "{delivery}",
         "Deliveries that ended, by outcome.",
         "queue outcome",
         by_outcome,
     ),
     Family(
-        "gauge",
-        "bide_deliveries_running",
+        "sum",
+        "bide.deliveries.running",
+        "{delivery}",
         "Handlers that are running.",
         "queue",
         lambda tally: tally.running,
     ),
     Family(
-        "gauge",
-        "bide_deliveries_waiting",
+        "sum",
+        "bide.deliveries.waiting",
+        "{message}",
         "Messages claimed ahead of a free handler.",
         "queue",
         lambda tally: tally.waiting,
     ),
     Family(
         "histogram",
-        "bide_delivery_lateness_cause_seconds",
+        "bide.delivery.lateness_cause",
+        "s",
         "How much of the lateness of a delivery has which cause.",
         "queue cause",
         lambda tally: tally.causes,
     ),
     Family(
         "gauge",
-        "bide_deliveries_longest_seconds",
+        "bide.deliveries.longest",
+        "s",
         "For how long the handler has run that was started first.",
         "queue",
         lambda tally: tally.longest,
     ),
     Family(
         "histogram",
-        "bide_delivery_duration_seconds",
+        "bide.delivery.duration",
+        "s",
         "How long handlers ran.",
         "queue",
         lambda tally: tally.duration,
@@ -172,27 +198,34 @@ DELIVERIES = (
 CLAIMS = (
     Family(
         "counter",
-        "bide_claims",
+        "bide.claims",
+        "{claim}",
         "Claims that returned messages.",
         "queue",
         lambda tally: tally.claims,
     ),
     Family(
         "counter",
-        "bide_messages_claimed",
+        "bide.messages.claimed",
+        "{message}",
         "Messages that claims returned.",
         "queue",
         lambda tally: tally.claimed,
     ),
     Family(
         "histogram",
-        "bide_delivery_lateness_seconds",
+        "bide.delivery.lateness",
+        "s",
         "From the due time of a message to the "
         "start of its handler, or to the answer of a claim over HTTP.",
         "queue",
         lambda tally: tally.lateness,
     ),
 )
+STORE = (STORE_UP, CHANGES_LOST, *QUEUES, *FLOWS, OVERDUE)
+"""The families of a store."""
+WORKER = (PROCESSES, RESTARTS, THREADS, *DELIVERIES, *CLAIMS)
+"""The families of the processes of a worker."""
 
 
 def store_metrics(

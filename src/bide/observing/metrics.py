@@ -18,6 +18,7 @@ from bide.model.replies import Counts
 from bide.observing.families import Metric, store_metrics
 from bide.observing.listening import unlistenable
 from bide.observing.store_counts import counts_of
+from bide.observing.tally import Histogram
 
 __all__ = ["MetricsServer", "counts_of", "registry_of"]
 
@@ -71,9 +72,12 @@ class _Collector:
 def _for_prometheus(metric: Metric) -> PrometheusMetric:
     """Return a metric with a sample for each figure."""
     family = metric.family
-    family_class = getattr(core, f"{family.type.title()}MetricFamily")  # such as GaugeMetricFamily
+    type_name = "gauge" if family.type == "sum" else family.type
+    family_class = getattr(core, f"{type_name.title()}MetricFamily")  # such as GaugeMetricFamily
     prometheus_metric = family_class(family.name, family.text, labels=family.labels.split())
-    for labels, values in metric.samples:
+    for labels, value in metric.samples:
+        is_histogram = isinstance(value, Histogram)
+        values = (value.cumulative(), value.sum) if is_histogram else (value,)
         prometheus_metric.add_metric(labels, *values)
     return cast("PrometheusMetric", prometheus_metric)
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Protocol
 from urllib.parse import quote, unquote
 
@@ -21,6 +21,7 @@ from bide.server.http.client_address import network_of
 from bide.server.limits.gate import Visit
 from bide.server.limits.request_bodies import ClientGone, Receive, RequestBody
 from bide.server.logs import DONE, Act, count_of, log_request
+from bide.server.metrics import exporting_server
 from bide.server.operation import Answer, Operation
 from bide.server.problem import Problem, as_json, of_bide
 from bide.server.request import ApiRequest, Scope
@@ -224,6 +225,8 @@ class ServerApp:
         pages: "Callable[[Service], Pages] | None" = None,
     ) -> None:
         self.service = Service(settings, clock, shared)
+        self._shares = shared is not None
+        """Whether other processes have the same state."""
         self._pages = None if pages is None else pages(self.service)
         """The dashboard; `None`: it is off."""
         self._ready = ready
@@ -254,7 +257,8 @@ class ServerApp:
         if service.lane.capabilities.shared:
             tasks.append(background("bide-heartbeat", service.heartbeat().keep))
         try:
-            yield
+            async with self._exporting():
+                yield
         finally:
             service.stop()
             for task in tasks:
@@ -263,6 +267,20 @@ class ServerApp:
             if self._pages is not None:
                 await self._pages.close()
             await service.end()
+
+    def _exporting(self) -> AbstractAsyncContextManager[None]:
+        """Export the metrics of this process; those of processes that share, their supervisor does.
+
+        See `bide.server.serve`.
+        """
+        service = self.service
+        if self._shares:
+            return nullcontext()
+        return exporting_server(
+            service.lane,
+            lambda: service.shared.stats.together(service.stats),
+            service.pushing.known,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; ASGI calls this."""

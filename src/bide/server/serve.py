@@ -11,7 +11,8 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,23 @@ import msgspec
 from bide.clock import SYSTEM_CLOCK
 from bide.engines.registry import absolute, mask
 from bide.lane.first_contact import first_contact, lane_when_there
+from bide.lane.shared import close_lane, open_lane
 from bide.logs import logger
 from bide.model.errors import BideError, InvalidArgument
+from bide.observing.exporting import is_metered
 from bide.observing.logs import configure
 from bide.server.access.admission import Admission
 from bide.server.access.tokens import Tokens
 from bide.server.app import Pages, ServerApp
 from bide.server.http.http_server import BACKLOG, HttpServer
 from bide.server.http.tls import context_of
+from bide.server.metrics import exporting_server
 from bide.server.service import Service
 from bide.server.settings import Settings
-from bide.server.shared_state import SharedState, make_files
+from bide.server.shared_state import ServerStats, SharedState, make_files, stats_in
+from bide.server.subscriptions.pushing import read_known
+from bide.targets.http.records import Records
+from bide.targets.http.stats import Known
 from bide.tasks import unless_stopped
 from bide.worker.process.child import loop_factory
 from bide.worker.process.processes import FAILED, WRONG_USAGE, ProcessReport, command_of, reporting
@@ -94,18 +101,43 @@ async def serve(settings: Settings) -> int:
                 "tls_key, or let a proxy with TLS connect to 127.0.0.1 or a --socket",
                 settings.host,
             )
-        return await Supervisor(
+        supervisor = Supervisor(
             command_of(child_module),
             settings.workers,
             grace=settings.grace,
             pass_fds=(listening.fileno(), *shared_files),
             stopped=close_socket,
-        ).run()
+        )
+        async with _exporting(settings, shared_files):
+            return await supervisor.run()
     finally:
         for file in shared_files:
             os.close(file)
         del os.environ[SETTINGS], os.environ[SESSION_KEY]
         close_socket()
+
+
+@asynccontextmanager
+async def _exporting(settings: Settings, shared_files: Sequence[int]) -> AsyncIterator[None]:
+    """Export the metrics of all processes, if OpenTelemetry has instrumented the program."""
+    if not is_metered():
+        yield
+        return
+    lane, stats = open_lane(settings.store), stats_in(shared_files)
+    records = Records(lane, SYSTEM_CLOCK)
+
+    def together() -> ServerStats:
+        return stats.together(ServerStats(processes=0))  # this one does not serve
+
+    async def known() -> dict[str, Known]:
+        return {} if settings.behind else await read_known(records)
+
+    try:
+        async with exporting_server(lane, together, known):
+            yield
+    finally:
+        stats.close()
+        await asyncio.to_thread(close_lane, lane)
 
 
 async def _requires_tokens(settings: Settings) -> bool:

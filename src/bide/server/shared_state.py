@@ -515,6 +515,11 @@ def make_files() -> list[int]:
     return [make_file(f"bide-{name}") for name in _NAMES]
 
 
+def stats_in(descriptors: Sequence[int]) -> SharedStats:
+    """Return what the processes that inherit these files have done; see `make_files`."""
+    return SharedStats(os.dup(descriptors[_NAMES.index("stats")]))
+
+
 _NAMES = "usage", "stats", "logins", "columns", "under-way", "sessions"
 
 

@@ -2,21 +2,23 @@
 
 import asyncio
 import signal
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, suppress
+from functools import partial
 from typing import Literal
 
 from bide.clock import SYSTEM_CLOCK
 from bide.engines.registry import mask
 from bide.lane.first_contact import lane_when_there
-from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.logs import logger
+from bide.model.replies import Counts
+from bide.observing.exporting import exporting
 from bide.observing.families import Metric
 from bide.observing.store_counts import counts_of
 from bide.targets.amqp import Address
 from bide.targets.http.addresses import AddressGate
-from bide.targets.http.stats import push_metrics
+from bide.targets.http.stats import PUSH, push_metrics
 from bide.targets.pusher import Pusher
 from bide.tasks import first_of, unless_stopped
 
@@ -73,7 +75,12 @@ async def push(
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
             # A closed terminal sends it twice: the second one must not hurry the stop.
             loop.add_signal_handler(signal.SIGHUP, stopping.set)
-        with nullcontext() if metrics is None else _metrics_server(lane, pusher, *metrics):
+        more = partial(_metrics_from_thread, pusher, loop)
+        counts = partial(counts_of, lane, ())
+        async with AsyncExitStack() as opened:
+            if metrics is not None:
+                opened.enter_context(_metrics_server(counts, more, *metrics))
+            await opened.enter_async_context(exporting(counts, PUSH, more))
             pushing = asyncio.create_task(pusher.run(grace))
             _log.info("pushing, from %s", mask(url))
             await first_of(pushing, stopping.wait())
@@ -91,20 +98,22 @@ async def _store_is_there(url: str) -> Literal[True]:
         return True
 
 
-def _metrics_server(
-    lane: Lane, pusher: Pusher, host: str, port: int
-) -> AbstractContextManager[object]:
-    """Return a server of metrics; as a context manager it serves them until it is left."""
-    from bide.observing.metrics import MetricsServer, registry_of  # here: it may be missing
-
-    loop = asyncio.get_running_loop()
+def _metrics_from_thread(pusher: Pusher, loop: asyncio.AbstractEventLoop) -> list[Metric]:
+    """Return the metrics of a pusher: readers have threads of their own, and it has a loop."""
 
     async def of_push() -> list[Metric]:
         return list(push_metrics(pusher.known, pusher.sent, SYSTEM_CLOCK.now()))
 
-    def of_push_from_thread() -> list[Metric]:
-        # Prometheus asks in a thread of its own; the figures belong to the event loop.
-        return asyncio.run_coroutine_threadsafe(of_push(), loop).result(PATIENCE)
+    return asyncio.run_coroutine_threadsafe(of_push(), loop).result(PATIENCE)
 
-    registry = registry_of(lambda: counts_of(lane, {}), more=of_push_from_thread)
-    return MetricsServer(registry, port, host)
+
+def _metrics_server(
+    counts: Callable[[], Mapping[str, Counts]],
+    more: Callable[[], Iterable[Metric]],
+    host: str,
+    port: int,
+) -> AbstractContextManager[object]:
+    """Return a server of metrics; as a context manager it serves them until it is left."""
+    from bide.observing.metrics import MetricsServer, registry_of  # here: it may be missing
+
+    return MetricsServer(registry_of(counts, more=more), port, host)

@@ -299,7 +299,12 @@ def test_the_metrics_exist() -> None:
     declared = [one for one in vars(families).values() if isinstance(one, families.Family)]
     for group in (families.QUEUES, families.FLOWS, families.DELIVERIES, families.CLAIMS):
         declared += group
-    ends = {"counter": ("_total",), "gauge": ("",), "histogram": ("_sum", "_count", "_bucket")}
+    ends = {
+        "counter": ("_total",),
+        "sum": ("",),
+        "gauge": ("",),
+        "histogram": ("_sum", "_count", "_bucket"),
+    }
     known = {one.name + end for one in declared for end in ends[one.type]}
     used = set(re.findall(r"\bbide_\w+", ALERTS.read_text()))
     assert used - known == set()

@@ -78,6 +78,7 @@ def worker(
     import asyncio
 
     from bide.engines.registry import opener
+    from bide.observing.exporting import is_metered
     from bide.observing.logs import configure
     from bide.outbox.forwarder import table_of
     from bide.targets.amqp import intakes
@@ -106,6 +107,7 @@ def worker(
         processes=processes,
         given_url=url is not None,
         celery=celery,
+        exports=is_metered(),
     )
 
     supervisor = Supervisor(
@@ -116,5 +118,6 @@ def worker(
         health_file=health_file,
         health_port=health_port,
         metrics=metrics,
+        exports=orders.exports,
     )
     ctx.exit(asyncio.run(supervisor.run()))

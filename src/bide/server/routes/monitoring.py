@@ -1,7 +1,7 @@
 """Workers, health, metrics and usage."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 import msgspec
@@ -11,12 +11,13 @@ from bide.model.commands import Count
 from bide.model.errors import AccessDenied, StoreError
 from bide.model.identity import check_name
 from bide.model.replies import Counts, expect
-from bide.observing.families import THREADS, Family, Metric, claim_metrics
+from bide.observing.families import Metric, claim_metrics
 from bide.observing.workers import Workers, list_workers, request_stop
 from bide.server import wire
 from bide.server.access.rights import Caller
 from bide.server.call import ApiCall
 from bide.server.limits.usage import Usage
+from bide.server.metrics import request_metrics, usage_metrics
 from bide.server.operation import Answer, Routes
 from bide.server.problem import Problem
 from bide.server.shared_state import ServerStats
@@ -26,33 +27,6 @@ workers = Routes("workers")
 route = Routes("service")
 
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
-
-QUOTAS = {
-    field: (
-        Family("gauge", f"bide_quota_{name}_used", f"{words}."),
-        Family("gauge", f"bide_quota_{name}", f"{words}, at most."),
-    )
-    for field, name, words in (
-        ("messages", "messages", "Messages of the namespace, dead and kept ones included"),
-        ("stored_bytes", "bytes", "Bytes of these messages"),
-        ("queues", "queues", "Queues of the namespace"),
-    )
-}
-"""By the field of `Usage`: the metric of what is used, and of the quota."""
-REQUESTS = Family(
-    "counter",
-    "bide_http_requests",
-    "Requests answered, by operation and status.",
-    "operation status",
-)
-SECONDS = Family(
-    "counter",
-    "bide_http_request_seconds",
-    "How long answering them took, waiting included.",
-    "operation",
-)
-WAITING = Family("gauge", "bide_http_claims_waiting", "Claims that wait for a message.")
-PROCESSES = Family("gauge", "bide_http_processes", "Processes of the server.")
 
 
 class Requested(msgspec.Struct):
@@ -167,7 +141,7 @@ async def _exposition(call: ApiCall) -> bytes:
         for name in names:
             reply = await call.visit.execute(Count(caller.full(name)))
             counts[name] = expect(Counts, reply)
-        usage += _usage_metrics(await service.quotas.usage(caller))
+        usage += usage_metrics(await service.quotas.usage(caller))
     except StoreError as error:
         failure = error
     with suppress(StoreError):  # a process that pushes knows them without the store
@@ -189,7 +163,7 @@ async def _exposition(call: ApiCall) -> bytes:
         *usage,
         *claim_metrics(stats.tallies),
         *push_metrics(subscriptions, stats.sent, now),
-        *(_request_metrics(stats) if _sees_all(caller) else ()),
+        *(request_metrics(stats) if _sees_all(caller) else ()),
     ]
     from bide.observing.metrics import registry_of  # here: the package may be missing
 
@@ -198,26 +172,6 @@ async def _exposition(call: ApiCall) -> bytes:
 
     # In a thread: with hundreds of queues it would delay other requests too long.
     return await asyncio.to_thread(generate_latest, registry)
-
-
-def _usage_metrics(usage: Usage) -> Iterator[Metric]:
-    """Yield the figures of quotas."""
-    for field, (used_family, quota_family) in QUOTAS.items():
-        yield used_family.of({"": getattr(usage, field)})
-        if (most := getattr(usage, f"max_{field}")) is not None:
-            yield quota_family.of({"": most})
-
-
-def _request_metrics(stats: ServerStats) -> Iterator[Metric]:
-    """Yield the figures of requests, and of the processes that answer them."""
-    requests: dict[str, dict[str, int]] = {}
-    for (operation, status), count in sorted(stats.requests.items()):
-        requests.setdefault(operation, {})[str(status)] = count
-    yield REQUESTS.of(requests)
-    yield SECONDS.of(dict(sorted(stats.seconds.items())))
-    yield WAITING.of({"": stats.waiting})
-    yield PROCESSES.of({"": stats.processes})
-    yield THREADS.of(stats.threads)
 
 
 def _sees_all(caller: Caller) -> bool:

@@ -12,6 +12,7 @@ from bide.server.settings import Settings
 from bide.targets.amqp import intakes
 from bide.targets.http.addresses import AddressGate
 from bide.targets.http.receiver import Circuit
+from bide.targets.http.records import Records
 from bide.targets.http.stats import Known
 from bide.targets.pusher import Pusher
 from bide.tasks import background
@@ -90,18 +91,22 @@ class Pushing:
             return self.pusher.known
         now = time.monotonic()
         if now >= self._known_until:
-            self._known = await self._read_known()
+            self._known = await read_known(self.pusher.records)
             self._known_until = now + FRESH
         return self._known
 
-    async def _read_known(self) -> Mapping[str, Known]:
-        """Read all subscriptions and their circuits from the store."""
-        records = self.pusher.records
-        subscriptions = await records.listed()
-        circuits = await records.peers.circuits() if subscriptions else {}
-        return {
-            subscription.name: Known(
-                subscription, circuits.get(subscription.name, Circuit()).of(subscription.tag)
-            )
-            for subscription in subscriptions
-        }
+
+async def read_known(records: Records) -> dict[str, Known]:
+    """Read all subscriptions and their circuits from the store, by name.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    subscriptions = await records.listed()
+    circuits = await records.peers.circuits() if subscriptions else {}
+    return {
+        subscription.name: Known(
+            subscription, circuits.get(subscription.name, Circuit()).of(subscription.tag)
+        )
+        for subscription in subscriptions
+    }

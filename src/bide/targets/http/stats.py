@@ -41,7 +41,8 @@ class IntakeStats(Stats):
 FAMILIES = (
     Family(
         "counter",
-        "bide_rabbitmq_messages",
+        "bide.rabbitmq.messages",
+        "{message}",
         "Messages that came from RabbitMQ, by what became "
         "of them: stored; repeated, known already; renamed, stored under an id of their own; "
         "refused, published to the dead-letter exchange.",
@@ -49,15 +50,17 @@ FAMILIES = (
         lambda taken: {outcome: getattr(taken, outcome) for outcome in COUNTED},
     ),
     Family(
-        "gauge",
-        "bide_rabbitmq_connected",
+        "sum",
+        "bide.rabbitmq.connected",
+        "{intake}",
         "Intakes that are connected.",
         "exchange",
         lambda taken: taken.connected,
     ),
     Family(
-        "gauge",
-        "bide_rabbitmq_waiting",
+        "sum",
+        "bide.rabbitmq.waiting",
+        "{intake}",
         "Intakes that wait for the store.",
         "exchange",
         lambda taken: taken.waiting,
@@ -143,21 +146,24 @@ class PushStats(Stats):
 DELIVERIES = (
     Family(
         "counter",
-        "bide_push_deliveries",
+        "bide.push.deliveries",
+        "{delivery}",
         "Deliveries that have ended, by how.",
         "subscription outcome",
         by_outcome,
     ),
     Family(
         "histogram",
-        "bide_push_lateness_seconds",
+        "bide.push.lateness",
+        "s",
         "From the due time of a message to the start of its request.",
         "subscription",
         lambda tally: tally.lateness,
     ),
     Family(
         "histogram",
-        "bide_push_duration_seconds",
+        "bide.push.duration",
+        "s",
         "How long requests took.",
         "subscription",
         lambda tally: tally.duration,
@@ -166,15 +172,17 @@ DELIVERIES = (
 REQUESTS = (
     Family(
         "counter",
-        "bide_push_requests",
+        "bide.push.requests",
+        "{request}",
         "Requests to receivers, by the first digit of the "
         "answer's status; none: nothing that could be read came back.",
         "subscription answer",
         lambda deliveries: dict.fromkeys(CLASSES, 0) | deliveries.answers,
     ),
     Family(
-        "gauge",
-        "bide_push_in_flight",
+        "sum",
+        "bide.push.in_flight",
+        "{request}",
         "Requests under way.",
         "subscription",
         lambda deliveries: deliveries.running,
@@ -182,13 +190,16 @@ REQUESTS = (
 )
 CIRCUIT = Family(
     "gauge",
-    "bide_push_circuit",
+    "bide.push.circuit",
+    "1",
     "1 for the state that the circuit is in: open, and the receiver "
     "is left alone; half-open, and it is probed.",
     "subscription state",
     lambda current: {state: state == current for state in get_args(State)},
 )
-PAUSED = Family("gauge", "bide_push_paused", "Whether nothing is sent.", "subscription")
+PAUSED = Family("gauge", "bide.push.paused", "1", "Whether nothing is sent.", "subscription")
+PUSH = (*FAMILIES, *DELIVERIES, *REQUESTS, CIRCUIT, PAUSED)
+"""All families of push."""
 
 
 def push_metrics(known: Mapping[str, Known], sent: PushStats, now: int) -> Iterator[Metric]:

@@ -50,6 +50,8 @@ class Orders(msgspec.Struct, frozen=True):
     """Whether the environment's `BIDE_URL` replaces the store that the app names."""
     celery: bool = False
     """Whether the target is an app of Celery."""
+    exports: bool = False
+    """Whether the supervisor exports the metrics of all processes."""
 
     @property
     def command(self) -> list[str]:
@@ -152,7 +154,14 @@ async def _work(app: App, orders: Orders, pipe: int, report: ProcessReport) -> N
         else:  # nothing runs yet, and a lifespan may wait for ever
             own_task.cancel()
 
-    runner = Runner(app, orders.queues, grace=orders.grace, ready=ready, supervised=True)
+    runner = Runner(
+        app,
+        orders.queues,
+        grace=orders.grace,
+        ready=ready,
+        supervised=True,
+        exports=not orders.exports,
+    )
     # SIGTERM may come twice: systemd sends it to the supervisor and to each process. So the second
     # request of the supervisor is SIGINT.
     loop.add_signal_handler(signal.SIGTERM, stop)

@@ -4,6 +4,7 @@ A process reports over a socket: once a beat, as a line of JSON.
 """
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -11,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
@@ -115,6 +117,26 @@ def command_of(module: str, *arguments: str) -> list[str]:
     return [sys.executable, *flags, "-m", module, *arguments]
 
 
+INSTRUMENTATION = "opentelemetry.instrumentation.auto_instrumentation"
+"""The package whose folder `opentelemetry-instrument` puts into PYTHONPATH: Python then begins with
+the `sitecustomize` that is in it."""
+
+
+def child_environment() -> dict[str, str]:
+    """Return the environment of a child, which is instrumented if this process is.
+
+    Some versions of OpenTelemetry take their folder out of PYTHONPATH once this process has begun.
+    """
+    begun_by, package = sys.modules.get("sitecustomize"), sys.modules.get(INSTRUMENTATION)
+    if begun_by is None or package is None or not begun_by.__file__ or not package.__file__:
+        return {**os.environ}
+    folder = str(Path(package.__file__).parent)
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if folder in paths or Path(begun_by.__file__).parent != Path(folder):
+        return {**os.environ}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([folder, *paths])}
+
+
 @dataclass(eq=False)
 class Process:
     """A process, from its start to its end."""
@@ -179,6 +201,7 @@ class Process:
                     *self.command,
                     *map(str, descriptors),
                     pass_fds=descriptors,
+                    env=child_environment(),
                     process_group=0,  # so that only the supervisor gets Ctrl-C
                 )
         except OSError as error:  # no memory for another process, no descriptor left

@@ -4,8 +4,8 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
@@ -22,13 +22,16 @@ from bide.lane.first_contact import first_contact, lane_when_there
 from bide.lane.lane import Lane
 from bide.logs import logger
 from bide.model.errors import InvalidArgument
+from bide.observing.exporting import exporting
+from bide.observing.families import WORKER, Metric, worker_metrics
 from bide.observing.heartbeat import Heartbeat, Report
 from bide.observing.recorder import PastRecorder
+from bide.observing.store_counts import counts_of
 from bide.observing.tally import Tally
 from bide.observing.workers import Span, read_gaps
 from bide.queue.arguments import own_name
 from bide.tasks import background, cancel, first_of
-from bide.threads import Background
+from bide.threads import Background, deaths
 from bide.worker.app.lifespan import entered
 from bide.worker.app.registrations import Registrations
 
@@ -107,6 +110,8 @@ class Runner:
     """The name under which it claims; by default its host and process."""
     supervised: bool = False
     """Whether a supervisor replaces this process when it is asked to."""
+    exports: bool = True
+    """Whether to export its metrics by OpenTelemetry, if the program has a provider of meters."""
 
     def __post_init__(self) -> None:
         self._queues = chosen(self.app, list(self.queues))
@@ -163,7 +168,7 @@ class Runner:
         async with self._lane() as lane:
             self._is_store_away = False
             self._client = client = StoreClient(lane, self.app.clock)
-            async with entered(self.app.lifespan, self.app):
+            async with entered(self.app.lifespan, self.app), self._exporting(lane):
                 await self._work(client, is_new=is_new)
 
     @asynccontextmanager
@@ -180,6 +185,16 @@ class Runner:
         else:
             async with lane_when_there(url, self.app.clock, note_away) as lane:
                 yield lane
+
+    def _exporting(self, lane: Lane) -> AbstractAsyncContextManager[None]:
+        """Export the metrics of this process, unless its supervisor does so for all."""
+        if not self.exports:
+            return nullcontext()
+        return exporting(partial(counts_of, lane, self._queues), WORKER, self._metrics)
+
+    def _metrics(self) -> Iterator[Metric]:
+        """Yield the metrics of this process."""
+        return worker_metrics(int(self.at_work), 0, self.tallies(), deaths)
 
     async def _work(self, store_client: StoreClient, *, is_new: bool) -> None:
         """Handle messages until `stop` is called, or a part of it has failed.

@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,8 @@ from bide.logs import logger
 from bide.model.backoff import Backoff
 from bide.model.errors import BideError, InvalidArgument
 from bide.model.limits import MAX_ACTOR
+from bide.observing.exporting import exporting
+from bide.observing.families import WORKER
 from bide.observing.logs import printable
 from bide.observing.workers import take_requests
 from bide.tasks import background, cancel, first_of
@@ -130,6 +132,8 @@ class Supervisor:
     """At which address and port to answer HTTP: 200 while all is well."""
     metrics: tuple[str, int] | None = None
     """At which address and port to serve Prometheus metrics."""
+    exports: bool = False
+    """Whether to export the metrics of all processes by OpenTelemetry."""
     pass_fds: Sequence[int] = ()
     """Descriptors that the processes inherit."""
     stopped: Callable[[], None] = lambda: None
@@ -178,7 +182,7 @@ class Supervisor:
         if self.folder is not None:
             watch = partial(self._watch, Sources(self.folder))
             chores.append(background("bide-reload", watch))
-        with ExitStack() as opened:
+        async with AsyncExitStack() as opened:
             opened.callback(self.totals.close)
             try:
                 if self.health_port is not None:
@@ -191,6 +195,9 @@ class Supervisor:
                     registry = registry_of(self.totals.counts, more=self.totals.metrics)
                     host, port = self.metrics
                     opened.enter_context(MetricsServer(registry, port, host))
+                if self.exports:
+                    exports = exporting(self.totals.counts, WORKER, self.totals.metrics)
+                    await opened.enter_async_context(exports)
                 await self._tend_until_stopped()
             finally:
                 await cancel(chores)
