@@ -278,7 +278,7 @@ def values_of(histogram: Histogram) -> Iterator[float]:
         >>> late = Histogram()
         >>> late.observe(0.004, 0.004, 3, 7200)
         >>> list(values_of(late))
-        [0.00375, 0.00375, 3.75, 7200.2505]
+        [0.00375, 0.00375, 3.75, 7199.2505]
     """
     lower = (0.0, *BOUNDS)
     widths = [upper - bound for bound, upper in zip(lower, BOUNDS, strict=False)]
