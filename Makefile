@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test servers test-full lint types docs bench soak fuzz vulnerabilities mutants dist store-of-release fmt clean
+.PHONY: help demo examples test servers test-full lint types docs bench soak fuzz vulnerabilities mutants dist next-python store-of-release fmt clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,6 +103,9 @@ dist: | $(BIN)/python ## Build wheel and sdist, and try them on every supported 
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group release
 	$(BIN)/python tools/dist
+
+next-python: | $(BIN)/python ## Try Python 3.14, in WebAssembly: syntax, imports, examples (2 min, network)
+	$(BIN)/python tools/next-python
 
 screenshots: $(VENV)/.dev servers ## Take the pictures of the dashboard for the documentation
 	$(BIN)/python -m tests.system.dashboard.screenshots
