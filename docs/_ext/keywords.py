@@ -23,6 +23,7 @@ KEYWORDS = {
     "howto/history": ("result", "backend", "return"),
     "howto/idempotent-puts": ("unique", "deduplication", "duplicate", "singleton"),
     "howto/limits": ("throttle", "ratelimit", "concurrency", "semaphore"),
+    "howto/metrics": ("otel", "telemetry", "grafana", "tracing"),
     "howto/once": ("exactly-once", "deduplication", "inbox"),
     "howto/order-timeout": ("unpaid", "payment", "expire"),
     "howto/outbox": ("transactional",),
