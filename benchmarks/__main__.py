@@ -10,8 +10,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.compare import add_options
-from benchmarks.compare import main as compare
+from benchmarks import compare, pending
 from benchmarks.figure import Figure
 
 SETS = {
@@ -34,6 +33,9 @@ SETS = {
     "timing-java": "the timers of one process beside Java's (needs a JDK)",
 }
 
+COMMANDS = {"compare": compare.main, "pending": pending.main}
+"""Sets with options and a table of their own."""
+
 
 def main() -> int:
     """Measure, print, and return 1 when a goal was missed."""
@@ -41,15 +43,20 @@ def main() -> int:
         prog="python -m benchmarks", description="Measure bide against the raw limits here."
     )
     commands = parser.add_subparsers(dest="set", required=True, metavar="SET")
-    add_options(commands.add_parser("compare", help="this tree beside an older one, in turns"))
+    compare.add_options(
+        commands.add_parser("compare", help="this tree beside an older one, in turns")
+    )
+    pending.add_options(
+        commands.add_parser("pending", help="lateness with up to 10,000,000 pending (40 min)")
+    )
     for name, what in SETS.items():
         command = commands.add_parser(name, help=what)
         command.add_argument("--json", action="store_true", help="one JSON object a figure")
         command.add_argument("--only", metavar="WORD", help="only measurements with this word")
     chosen = parser.parse_args()
     logging.getLogger("bide").setLevel(logging.ERROR)  # servers without a disk are meant here
-    if chosen.set == "compare":
-        return compare(chosen)
+    if chosen.set in COMMANDS:
+        return COMMANDS[chosen.set](chosen)
     module = importlib.import_module("benchmarks." + chosen.set.replace("-", "_"))
     table = _table(chosen.set)
     met: list[bool | None] = []
