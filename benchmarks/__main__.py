@@ -12,6 +12,7 @@ from rich.table import Table
 
 from benchmarks import compare, pending
 from benchmarks.figure import Figure
+from benchmarks.peers import command as peers
 
 SETS = {
     "core": "the queue on SQLite and in memory (10 min)",
@@ -33,7 +34,7 @@ SETS = {
     "timing-java": "the timers of one process beside Java's (needs a JDK)",
 }
 
-COMMANDS = {"compare": compare.main, "pending": pending.main}
+COMMANDS = {"compare": compare.main, "peers": peers.main, "pending": pending.main}
 """Sets with options and a table of their own."""
 
 
@@ -48,6 +49,9 @@ def main() -> int:
     )
     pending.add_options(
         commands.add_parser("pending", help="lateness with up to 10,000,000 pending (40 min)")
+    )
+    peers.add_options(
+        commands.add_parser("peers", help="one table beside other queues, installed here (1 h)")
     )
     for name, what in SETS.items():
         command = commands.add_parser(name, help=what)

@@ -10,6 +10,7 @@ __all__ = ["HEADINGS", "cells", "chart", "markdown", "write"]
 
 HEADINGS = ("store", "pending", "", "p50", "p99", "p99.9", "max", "missing", "twice", "all within")
 PERCENTILES = {"p50": "p50", "p99": "p99", "p999": "p99.9", "max": "max"}
+STATES = ("quiet", "primary killed")
 
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -34,16 +35,16 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
 
 def chart(store: str, rows: Sequence[dict[str, Any]]) -> str:
     """Return the chart of a store: solid while nothing happens, dashed with a killed primary."""
-    numbers = sorted({row["pending"] for row in rows if "seconds" not in row})
+    numbers = sorted({row["pending"] for row in rows if row["state"] in STATES})
 
     def line(name: str, state: str, *, dashed: bool) -> Line:
         values = {row["pending"]: row.get(name) for row in rows if row["state"] == state}
         label = PERCENTILES[name] + (", killed" if dashed else "")
         return Line(label, [values.get(number) for number in numbers], dashed)
 
-    lines = [line(name, "quiet", dashed=False) for name in PERCENTILES]
-    if any(row["state"] == "primary killed" for row in rows):
-        lines += [line(name, "primary killed", dashed=True) for name in ("p50", "max")]
+    lines = [line(name, STATES[0], dashed=False) for name in PERCENTILES]
+    if any(row["state"] == STATES[1] for row in rows):
+        lines += [line(name, STATES[1], dashed=True) for name in ("p50", "max")]
     places = [f"{number:,}" for number in numbers]
     return line_chart(f"Lateness on {store}", ("pending messages", "ms"), places, lines)
 
@@ -53,7 +54,7 @@ def write(folder: Path, rows: Sequence[dict[str, Any]]) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     texts = {"pending.md": markdown(rows)}
     for store in dict.fromkeys(row["store"] for row in rows):
-        of_store = [row for row in rows if row["store"] == store and "seconds" not in row]
+        of_store = [row for row in rows if row["store"] == store]
         texts[f"pending-{store}.svg"] = chart(store, of_store)
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")

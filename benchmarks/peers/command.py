@@ -1,0 +1,122 @@
+"""One table beside the peers: `python -m benchmarks peers`."""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.compare.trees import ROOT
+from benchmarks.peers.catalogue import Peer, peers
+from benchmarks.peers.installing import Uninstallable, command_of
+from benchmarks.peers.report import Row, better, reasons, write
+from benchmarks.peers.servers import SERVERS
+from benchmarks.peers.session import session
+from benchmarks.peers.works import SLOWEST, WORKS, Cell, Scene, measure
+
+__all__ = ["add_options", "main"]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the command."""
+    parser.add_argument("--peer", action="append", choices=peers(), help="only this; repeatable")
+    parser.add_argument("--work", action="append", choices=WORKS, help="only this; repeatable")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, metavar="X", help="all numbers times this (1)"
+    )
+    parser.add_argument(
+        "--cache", type=Path, default=ROOT / ".venv-peers", metavar="FOLDER", help="of the peers"
+    )
+    parser.add_argument("--install", action="store_true", help="install the peers and measure none")
+    parser.add_argument("--json", action="store_true", help="one JSON object a row and line")
+    parser.add_argument(
+        "--write", type=Path, metavar="FOLDER", help="where the table and the charts are written"
+    )
+
+
+def main(chosen: argparse.Namespace) -> int:
+    """Measure and print; return 1 when a cell failed."""
+    works = chosen.work or list(WORKS)
+    if chosen.install:
+        return _install(chosen)
+    rows: list[Row] = []
+    table = Table(title="bide beside its peers", title_justify="left", show_lines=True)
+    for heading in ("", *(WORKS[work].heading for work in works)):
+        table.add_column(heading)
+    for row in _rows(chosen, works):
+        rows.append(row)
+        table.add_row(row.name, *(row.text(work) for work in works))
+        if chosen.json:
+            print(json.dumps(row.as_json()), flush=True)
+    if not chosen.json:
+        Console(width=None if sys.stdout.isatty() else 180).print(table)
+        print(*better(rows), *reasons(rows), sep="\n")
+    if chosen.write is not None:
+        for path in write(chosen.write, rows, works):
+            print(path, file=sys.stderr)
+    failed = any(cell.state == "failed" for row in rows for cell in row.cells.values())
+    return int(failed or any(row.problem for row in rows))
+
+
+def _chosen_peers(chosen: argparse.Namespace) -> list[Peer]:
+    return [peer for name, peer in peers().items() if name in (chosen.peer or peers())]
+
+
+def _install(chosen: argparse.Namespace) -> int:
+    failed = False
+    for peer in _chosen_peers(chosen):
+        try:
+            print(f"{peer.title}: {' '.join(command_of(peer, chosen.cache))}", flush=True)
+        except Uninstallable as error:
+            failed = True
+            print(f"{peer.title}: {error}", flush=True)
+    return int(failed)
+
+
+def _rows(chosen: argparse.Namespace, works: Sequence[str]) -> Iterator[Row]:
+    for peer in _chosen_peers(chosen):
+        try:
+            command = command_of(peer, chosen.cache)
+        except Uninstallable as error:
+            yield Row(peer, peer.stores[0], False, {}, str(error))
+            continue
+        for store in peer.stores:
+            row = Row(peer, store, False, {})
+            _measure_row(row, command, works, chosen.scale, SLOWEST)
+            yield row
+            tuned_works = [work for work in works if WORKS[work].is_tuned]
+            if peer.tuned and tuned_works:
+                tuned = Row(peer, store, True, {})
+                _measure_row(tuned, command, tuned_works, chosen.scale, _put_rate(row))
+                yield tuned
+
+
+def _measure_row(
+    row: Row, command: list[str], works: Sequence[str], scale: float, rate: float
+) -> None:
+    """Fill the cells of a row: each on an empty server, with processes of its own."""
+    for work in works:
+        row.cells[work] = _cell(row, command, work, scale, _put_rate(row, rate))
+        cell = row.cells[work]
+        print(f"{row.name}, {WORKS[work].heading}: {cell.text} {cell.reason}", file=sys.stderr)
+
+
+def _put_rate(row: Row, otherwise: float = SLOWEST) -> float:
+    """Return how many messages a second a peer puts in its fastest way."""
+    rates = [row.cells[work].value for work in ("put", "list") if work in row.cells]
+    return max((rate for rate in rates if rate is not None), default=otherwise)
+
+
+def _cell(row: Row, command: list[str], work: str, scale: float, rate: float) -> Cell:
+    settings = row.peer.tuned if row.is_tuned else {}
+    share = WORKS[work].share
+    with (
+        tempfile.TemporaryDirectory(prefix="bide-peers-") as folder,
+        SERVERS[row.store]() as server,
+        session(command, server, settings, Path(folder), share, row.peer.has_own_worker) as opened,
+    ):
+        return measure(work, Scene(opened, scale, rate), share)

@@ -1,0 +1,1 @@
+"""A small program for each peer, which speaks the lines of `protocol`."""

@@ -1,0 +1,45 @@
+"""APScheduler 3 with a table in SQLite: client and scheduler are one process."""
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from benchmarks.peers.programs.protocol import Call, Peer, note, run, settings, store
+
+__all__ = ["work"]
+
+WORK = "benchmarks.peers.programs.apscheduler:work"
+
+
+def work(number: int, due: float, seconds: float, body: str) -> None:
+    """Do nothing, or nothing for a while."""
+    if seconds:
+        time.sleep(seconds)
+    note(number, due)
+
+
+class Apscheduler(Peer):
+    """A scheduler that runs in the client."""
+
+    def __init__(self) -> None:
+        self._scheduler: Any = BackgroundScheduler(job_defaults=settings())
+        self._scheduler.add_jobstore("sqlalchemy", url=f"sqlite:///{store()}")
+        self._scheduler.start()
+
+    def put_each(self, calls: Sequence[Call]) -> Sequence[Any]:
+        """Add each."""
+        return [
+            self._scheduler.add_job(WORK, "date", run_date=call.moment, args=call.arguments)
+            for call in calls
+        ]
+
+    def cancel_each(self, keys: Iterable[Any]) -> None:
+        """Remove the job."""
+        for job in keys:
+            job.remove()
+
+
+if __name__ == "__main__":
+    run(Apscheduler)
