@@ -1,7 +1,9 @@
 """One table beside the peers: `python -m benchmarks peers`."""
 
 import argparse
+import dataclasses
 import json
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -11,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.compare.trees import ROOT
+from benchmarks.peers.budget import Budget
 from benchmarks.peers.catalogue import Peer, peers
 from benchmarks.peers.installing import Uninstallable, command_of
 from benchmarks.peers.report import Row, better, reasons, write
@@ -31,6 +34,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache", type=Path, default=ROOT / ".venv-peers", metavar="FOLDER", help="of the peers"
     )
+    parser.add_argument(
+        "--minutes", type=float, default=55.0, metavar="N", help="for the whole table (55)"
+    )
     parser.add_argument("--install", action="store_true", help="install the peers and measure none")
     parser.add_argument("--json", action="store_true", help="one JSON object a row and line")
     parser.add_argument(
@@ -41,6 +47,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main(chosen: argparse.Namespace) -> int:
     """Measure and print; return 1 when a cell failed."""
     works = chosen.work or list(WORKS)
+    # What it cannot install is missing on PATH, and the rows say so.
+    subprocess.run([ROOT / "tools" / "servers", "peers"], check=False)
     if chosen.install:
         return _install(chosen)
     rows: list[Row] = []
@@ -78,42 +86,50 @@ def _install(chosen: argparse.Namespace) -> int:
 
 
 def _rows(chosen: argparse.Namespace, works: Sequence[str]) -> Iterator[Row]:
-    for peer in _chosen_peers(chosen):
+    """Yield each row when it is measured."""
+    rows = list(_planned(_chosen_peers(chosen)))
+    tuned_works = [work for work in works if WORKS[work].is_tuned]
+    planned = [(row, tuned_works if row.is_tuned else works) for row in rows]
+    shares = sum(WORKS[work].share for _, of_row in planned for work in of_row)
+    budget = Budget(chosen.minutes * 60, shares)
+    rate = SLOWEST
+    for row, of_row in planned:
         try:
-            command = command_of(peer, chosen.cache)
+            command = command_of(row.peer, chosen.cache)
         except Uninstallable as error:
-            yield Row(peer, peer.stores[0], False, {}, str(error))
+            for work in of_row:
+                budget.skip(WORKS[work].share)
+            yield dataclasses.replace(row, problem=str(error))
             continue
-        for store in peer.stores:
-            row = Row(peer, store, False, {})
-            _measure_row(row, command, works, chosen.scale, SLOWEST)
+        rate = _put_rate(row, rate if row.is_tuned else SLOWEST)
+        for work in of_row:
+            share = budget.take(WORKS[work].share)
+            cell = _cell(row, command, work, chosen.scale, rate, share)
+            row.cells[work] = cell
+            rate = _put_rate(row, rate)
+            print(f"{row.name}, {WORKS[work].heading}: {cell.text} {cell.reason}", file=sys.stderr)
+        if of_row:
             yield row
-            tuned_works = [work for work in works if WORKS[work].is_tuned]
-            if peer.tuned and tuned_works:
-                tuned = Row(peer, store, True, {})
-                _measure_row(tuned, command, tuned_works, chosen.scale, _put_rate(row))
-                yield tuned
 
 
-def _measure_row(
-    row: Row, command: list[str], works: Sequence[str], scale: float, rate: float
-) -> None:
-    """Fill the cells of a row: each on an empty server, with processes of its own."""
-    for work in works:
-        row.cells[work] = _cell(row, command, work, scale, _put_rate(row, rate))
-        cell = row.cells[work]
-        print(f"{row.name}, {WORKS[work].heading}: {cell.text} {cell.reason}", file=sys.stderr)
+def _planned(chosen: Sequence[Peer]) -> Iterator[Row]:
+    """Yield the rows of peers, empty: the one with tuned settings below that with the defaults."""
+    for peer in chosen:
+        for store in peer.stores:
+            yield Row(peer, store, False, {})
+            if peer.tuned:
+                yield Row(peer, store, True, {})
 
 
-def _put_rate(row: Row, otherwise: float = SLOWEST) -> float:
-    """Return how many messages a second a peer puts in its fastest way."""
+def _put_rate(row: Row, otherwise: float) -> float:
+    """Return how many messages a second a peer puts in its fastest way, as far as it is known."""
     rates = [row.cells[work].value for work in ("put", "list") if work in row.cells]
     return max((rate for rate in rates if rate is not None), default=otherwise)
 
 
-def _cell(row: Row, command: list[str], work: str, scale: float, rate: float) -> Cell:
+def _cell(row: Row, command: list[str], work: str, scale: float, rate: float, share: float) -> Cell:
+    """Measure a cell on an empty server, with processes of its own."""
     settings = row.peer.tuned if row.is_tuned else {}
-    share = WORKS[work].share
     with (
         tempfile.TemporaryDirectory(prefix="bide-peers-") as folder,
         SERVERS[row.store]() as server,

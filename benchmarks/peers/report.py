@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.charts import Bar, bar_chart
 from benchmarks.peers.catalogue import Peer
-from benchmarks.peers.works import WORKS, Cell
+from benchmarks.peers.works import WORKS, Cell, number_text
 
 __all__ = ["Row", "better", "markdown", "reasons", "write"]
 
@@ -103,7 +103,8 @@ def better(rows: Sequence[Row]) -> list[str]:
             work = WORKS[name]
             best = max(values) if work.more_is_better else min(values)
             if _is_clearly_better(cell.value, best, more=work.more_is_better):
-                wins.append(f"{work.heading} ({cell.value:,.3g} {work.unit}, bide {best:,.3g})")
+                theirs = f"{number_text(cell.value)} {work.unit}"
+                wins.append(f"{work.heading} ({theirs}, bide {number_text(best)})")
         if wins:
             lines.append(f"{row.name} does better than bide: {'; '.join(wins)}.")
     return lines

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.peers.handled import Handled
 from benchmarks.peers.session import Failed, NotOffered, Session, Stopped
 
-__all__ = ["WORKS", "Cell", "Figures", "Scene", "Work", "measure"]
+__all__ = ["WORKS", "Cell", "Figures", "Scene", "Work", "measure", "number_text"]
 
 Figures = dict[str, float]
 
@@ -21,7 +21,7 @@ RATE, PACE_SECONDS = 200, 10
 PACE_PATIENCE = 8.0
 BEHIND, NEAR, NEAR_STEP, NEAR_PATIENCE = 10_000, 20, 0.1, 10.0
 CANCELS = 4_000
-PENDING, PENDING_SECONDS, SETTLE_SECONDS = 100_000, 25.0, 20.0
+PENDING, PENDING_SECONDS, SETTLE_SECONDS = 100_000, 20.0, 20.0
 HELD, WAITING, HOLD_SECONDS = 40, 20, 0.5
 SLOWEST = 300.0
 """Puts a second that are expected of a peer whose puts were not measured."""
@@ -49,7 +49,7 @@ class Scene:
 
     def due(self, count: int) -> float:
         """Return a time when so many messages are surely put."""
-        return time.time() + 2 + 3 * count / self.rate
+        return time.time() + 2 + 2 * count / self.rate
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Cell:
             return self.state
         text = WORKS[self.work].text(self.figures) if self.figures else ""
         if self.state == "stopped":
-            return f"{text} (stopped after {self.share:g} s)".strip()
+            return f"{text} (stopped after {self.share:.0f} s)".strip()
         return text
 
     @property
@@ -244,7 +244,7 @@ class Work:
 
 
 def _rate_text(figures: Figures) -> str:
-    text = f"{_number(figures['rate'])} /s" if "rate" in figures else ""
+    text = f"{number_text(figures['rate'])} /s" if "rate" in figures else ""
     missing = figures.get("messages", 0) - figures.get("handled", 0)
     return text if not missing else f"{text}, {missing:,.0f} missing".removeprefix(", ")
 
@@ -253,27 +253,27 @@ def _late_text(figures: Figures) -> str:
     of_all = f"{figures['handled']:,.0f} of {figures['messages']:,.0f}"
     if "p50" not in figures:
         return of_all
-    text = " / ".join(_number(figures[name]) for name in ("p50", "p99", "max")) + " ms"
+    text = " / ".join(number_text(figures[name]) for name in ("p50", "p99", "max")) + " ms"
     return text if figures["handled"] == figures["messages"] else f"{text}, {of_all}"
 
 
 def _memory_text(figures: Figures) -> str:
     if "count" not in figures:
         return ""
-    worker = f"{_number(figures['worker'])} to {_number(figures['worker_after'])} MB"
-    text = f"{_number(figures['server'])} MB / {worker}"
+    worker = f"{number_text(figures['worker'])} to {number_text(figures['worker_after'])} MB"
+    text = f"{number_text(figures['server'])} MB / {worker}"
     return text if figures["count"] == PENDING else f"{text}, {figures['count']:,.0f} put"
 
 
 def _killed_text(figures: Figures) -> str:
     text = f"{figures['handled']:,.0f} of {figures['messages']:,.0f}"
-    return f"{text} in {_number(figures['seconds'])} s" if "seconds" in figures else text
+    return f"{text} in {number_text(figures['seconds'])} s" if "seconds" in figures else text
 
 
-def _number(value: float) -> str:
+def number_text(value: float) -> str:
     """Return a number with as many digits as a figure of one run is good for."""
     if abs(value) >= 1_000:
-        return f"{round(value, 2 - len(str(abs(round(value))))):,.0f}"
+        return f"{round(value, 3 - len(str(abs(round(value))))):,.0f}"
     return f"{value:,.0f}" if abs(value) >= 10 else f"{value:.1f}"
 
 
@@ -299,7 +299,7 @@ WORKS = {
     ),
     "killed": Work(
         "60 messages, a worker killed with -9",
-        100,
+        75,
         _killed,
         _killed_text,
         key="handled",
