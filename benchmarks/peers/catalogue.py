@@ -1,5 +1,6 @@
 """Which peers there are: what is installed for each, on which stores, and its tuned settings."""
 
+import re
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,8 +41,9 @@ class Peer:
 
     @property
     def versions(self) -> str:
-        """What was installed, without its extras."""
-        return ", ".join(text.replace("==", " ") for text in (*self.python, *self.node))
+        """What is installed, without its extras."""
+        python = (re.sub(r"\[.*\]", "", text).replace("==", " ") for text in self.python)
+        return ", ".join((*python, *(text.replace("@", " ") for text in self.node)))
 
 
 def peers(file: Path = FILE) -> dict[str, Peer]:

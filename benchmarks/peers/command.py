@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -47,6 +48,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main(chosen: argparse.Namespace) -> int:
     """Measure and print; return 1 when a cell failed."""
     works = chosen.work or list(WORKS)
+    # As with Ctrl-C, the processes of a cell end with this one.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     # What it cannot install is missing on PATH, and the rows say so.
     subprocess.run([ROOT / "tools" / "servers", "peers"], check=False)
     if chosen.install:

@@ -23,6 +23,8 @@ BEHIND, NEAR, NEAR_STEP, NEAR_PATIENCE = 10_000, 20, 0.1, 10.0
 CANCELS = 4_000
 PENDING, PENDING_SECONDS, SETTLE_SECONDS = 100_000, 20.0, 20.0
 HELD, WAITING, HOLD_SECONDS = 40, 20, 0.5
+EARLY = -1.0
+"""Milliseconds; stores round due times to whole ones."""
 SLOWEST = 300.0
 """Puts a second that are expected of a peer whose puts were not measured."""
 
@@ -82,8 +84,11 @@ class Cell:
 
     @property
     def value(self) -> float | None:
-        """What the peers are compared by."""
-        return self.figures.get(WORKS[self.work].key) if self.state == "measured" else None
+        """What the peers are compared by; None if the work was not done as it should be."""
+        work = WORKS[self.work]
+        if self.state != "measured" or not work.is_whole(self.figures):
+            return None
+        return self.figures.get(work.key)
 
 
 def _put_one(scene: Scene) -> None:
@@ -143,7 +148,7 @@ def _late(scene: Scene, count: int, handled: list[Handled]) -> None:
             "p50": statistics.median(late),
             "p99": late[int(len(late) * 0.99)],
             "max": late[-1],
-            "min": late[0],
+            "early": sum(value < EARLY for value in late),
         }
 
 
@@ -231,6 +236,7 @@ class Work:
         unit: of this figure.
         more_is_better: whether a larger figure is a better one.
         is_tuned: whether tuned settings are measured, too.
+        is_whole: tells whether figures are of all messages, each at its time.
     """
 
     heading: str
@@ -241,6 +247,7 @@ class Work:
     unit: str = "/s"
     more_is_better: bool = True
     is_tuned: bool = False
+    is_whole: Callable[[Figures], bool] = bool
 
 
 def _rate_text(figures: Figures) -> str:
@@ -254,7 +261,12 @@ def _late_text(figures: Figures) -> str:
     if "p50" not in figures:
         return of_all
     text = " / ".join(number_text(figures[name]) for name in ("p50", "p99", "max")) + " ms"
+    text += f", {figures['early']:,.0f} early" if figures["early"] else ""
     return text if figures["handled"] == figures["messages"] else f"{text}, {of_all}"
+
+
+def _is_whole(figures: Figures) -> bool:
+    return figures["handled"] == figures["messages"] and not figures["early"]
 
 
 def _memory_text(figures: Figures) -> str:
@@ -277,7 +289,12 @@ def number_text(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 10 else f"{value:.1f}"
 
 
-_LATE: dict[str, Any] = {"text": _late_text, "unit": "ms", "more_is_better": False}
+_LATE: dict[str, Any] = {
+    "text": _late_text,
+    "unit": "ms",
+    "more_is_better": False,
+    "is_whole": _is_whole,
+}
 
 WORKS = {
     "put": Work("put one by one", 25, _put_one, _rate_text),

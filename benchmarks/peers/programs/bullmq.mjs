@@ -3,11 +3,12 @@ import { closeSync, openSync, writeSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { performance } from "node:perf_hooks";
 import { Queue, Worker } from "bullmq";
+import { Redis } from "ioredis";
 
 const BODY = "x".repeat(200);
 const EACH = 50;
-const url = new URL(process.env.PEER_STORE);
-const connection = { host: url.hostname, port: Number(url.port) };
+// A worker waits for messages for as long as it takes, so no request may give up.
+const connection = new Redis(process.env.PEER_STORE, { maxRetriesPerRequest: null });
 const settings = JSON.parse(process.env.PEER_SETTINGS ?? "{}");
 
 const now = () => Date.now() / 1000;
@@ -61,7 +62,7 @@ const commands = {
     while (used < seconds && count < limit) {
       const due = now() + delay;
       const numbers = range(Math.min(chunk, limit - count)).map((index) => count + index);
-      await put(numbers.map((number) => callOf(number, due + number / limit)));
+      await put(numbers.map((number) => callOf(number, due)));
       count += numbers.length;
       used = (performance.now() - begin) / 1000;
     }

@@ -19,9 +19,9 @@ from benchmarks.peers.programs.protocol import (
 __all__ = ["huey"]
 
 huey: Any = (
-    SqliteHuey("peer", filename=store(), results=False)
+    SqliteHuey("peer", filename=store())
     if store().startswith("/")
-    else RedisHuey("peer", url=store(), results=False)
+    else RedisHuey("peer", url=store())
 )
 
 
@@ -52,4 +52,7 @@ class Huey(Peer):
 
 
 if __name__ == "__main__":
-    run(Huey)
+    # A message names the module of its task, which is not to be `__main__`.
+    from benchmarks.peers.programs import huey as program
+
+    run(program.Huey)

@@ -29,10 +29,13 @@ class Procrastinate(Peer):
         self._is_open = False
 
     def _run(self, making: Coroutine[Any, Any, Any]) -> Any:
-        if not self._is_open:
-            self._runner.run(app.open_async())
-            self._is_open = True
-        return self._runner.run(making)
+        async def opened() -> Any:
+            if not self._is_open:
+                await app.open_async()
+                self._is_open = True
+            return await making
+
+        return self._runner.run(opened())
 
     def prepare(self) -> None:
         """Make the tables."""

@@ -130,7 +130,7 @@ def _put(peer: Peer, seconds: float, size: int, delay: float, limit: int) -> dic
     while used < seconds and count < limit:
         due = time.time() + delay
         numbers = range(count, min(count + chunk, limit))
-        put([Call(number, due + number / limit) for number in numbers])
+        put([Call(number, due) for number in numbers])
         count += len(numbers)
         used = time.perf_counter() - begin
     return {"count": count, "seconds": used}

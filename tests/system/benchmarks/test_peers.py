@@ -172,6 +172,11 @@ def test_each_peer_has_a_program_servers_and_versions() -> None:
         assert bool(peer.tuned) == bool(peer.tuning), name
 
 
+def test_versions_are_told_without_extras() -> None:
+    peer = Peer("a", "A", ("redis",), python=("a[b,c]==1.2",), node=("d@3",))
+    assert peer.versions == "a 1.2, d 3"
+
+
 def test_bide_is_run_by_this_interpreter(tmp_path: Path) -> None:
     command = command_of(peers()["bide"], tmp_path)
     assert command == [sys.executable, "-m", "benchmarks.peers.programs.bide"]
@@ -187,9 +192,9 @@ def rows() -> list[Row]:
     def rate(work: str, value: float) -> Cell:
         return Cell(work, "measured", {"rate": value})
 
-    def late(p99: float, handled: int = 20) -> Cell:
-        figures = {"p50": 1.0, "p99": p99, "max": 1_234.0, "handled": handled, "messages": 20}
-        return Cell("behind", "measured", figures)
+    def late(p99: float, handled: int = 20, early: int = 0) -> Cell:
+        counts = {"handled": handled, "messages": 20, "early": early}
+        return Cell("behind", "measured", {"p50": 1.0, "p99": p99, "max": 1_234.0, **counts})
 
     ours, other = Peer("bide", "bide", ("redis", "sqlite")), peers()["arq"]
     refused = Cell("list", "not offered", reason="no call takes a list")
@@ -201,9 +206,10 @@ def rows() -> list[Row]:
             other,
             "redis",
             False,
-            {"put": rate("put", 12_345), "list": refused, "drain": stopped, "behind": late(3, 11)},
+            {"put": rate("put", 12_345), "list": refused, "drain": stopped, "behind": late(1, 11)},
         ),
         Row(other, "redis", True, {"behind": late(2.0)}),
+        Row(peers()["rq"], "redis", False, {"behind": late(-900, early=3)}),
         Row(Peer("gone", "Gone", ("redis",)), "redis", False, {}, "npm is not on PATH"),
     ]
 
@@ -213,14 +219,16 @@ def test_a_table_says_what_was_stopped_refused_and_missing() -> None:
     assert lines[2] == "| bide, redis | 5,000 /s |  |  | 1.0 / 2.5 / 1,230 ms |"
     assert lines[4] == (
         "| arq | 12,300 /s | not offered | 40 /s, 15 missing (stopped after 60 s) "
-        "| 1.0 / 3.0 / 1,230 ms, 11 of 20 |"
+        "| 1.0 / 1.0 / 1,230 ms, 11 of 20 |"
     )
     assert lines[5] == "| arq, tuned |  |  |  | 1.0 / 2.0 / 1,230 ms |"
-    assert lines[6].count("not installed") == 4
+    assert lines[6] == "| RQ |  |  |  | 1.0 / -900 / 1,230 ms, 3 early |"
+    assert lines[7].count("not installed") == 4
     assert any(line.startswith("- arq: arq 0.28.0") for line in lines)
 
 
 def test_what_a_peer_does_better_is_said_against_the_same_store() -> None:
+    """What is early, or missing, is not better."""
     assert better(rows()) == [
         "arq does better than bide: put one by one (12,300 /s, bide 5,000).",
         "arq, tuned does better than bide: "
