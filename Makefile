@@ -90,8 +90,9 @@ soak: $(VENV)/.dev ## Explore the rules, kill workers, share a file, attack the 
 	$(BIN)/python -m tests.soak.postgres_bloat --seconds 120
 	$(BIN)/python -m tests.soak.postgres_growth --messages 5000000
 
-fuzz: $(VENV)/.dev ## Try random inputs, and keep those that find something (3 min)
+fuzz: $(VENV)/.dev servers ## Try random inputs, and random calls on all engines beside each other (6 min)
 	$(BIN)/python -m tests.soak.fuzz --seconds 180
+	$(BIN)/python -m tests.soak.differential --seconds 180
 
 vulnerabilities: $(VENV)/.dev ## Look for known vulnerabilities of what bide needs (network)
 	@$(BIN)/python tools/vulnerabilities
