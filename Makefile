@@ -79,13 +79,14 @@ bench: $(VENV)/.dev servers ## Measure bide against the raw limits of this machi
 	$(BIN)/python -m benchmarks rabbitmq
 	$(BIN)/python -m benchmarks celery
 
-soak: $(VENV)/.dev ## Explore the rules, kill workers, share a file, attack the server, fill PostgreSQL (40 min)
+soak: $(VENV)/.dev servers ## Explore the rules, kill workers and servers, share a file, attack the server, fill PostgreSQL (70 min)
 	$(BIN)/python -m tests.soak.exploration --depth 6
 	$(BIN)/python -m tests.soak.rules_of_time --rules 100000
 	$(BIN)/python -m tests.soak.worker.kills --seconds 60
 	$(BIN)/python -m tests.soak.rabbitmq.kills --seconds 60
 	$(BIN)/python -m tests.soak.faults.eight_processes --seconds 60
 	$(BIN)/python -m tests.soak.once
+	$(BIN)/python -m tests.soak.proving --kills 1000
 	$(BIN)/python -m tests.soak.under_attack
 	$(BIN)/python -m tests.soak.postgres_bloat --seconds 120
 	$(BIN)/python -m tests.soak.postgres_growth --messages 5000000
