@@ -72,7 +72,7 @@ def all_of(*draws: Draw) -> Draw:
 def held(chance: Random) -> Held:
     """Draw which delivery: mostly one of the last."""
     id = chance.choice([*[None] * 8, *IDS])
-    return Held(id, chance.choice([0, 0, 0, 1, 2]))
+    return Held(id, chance.choice([*[0] * 6, 1, 2]))
 
 
 class Calls:
@@ -115,7 +115,7 @@ class Calls:
             maybe(fields(group=groups), 2),
             maybe(fields(headers=some([{"a": "ü"}, {}])), 6),
             maybe(fields(window=window), 8),
-            maybe(fields(repeat=rule), 5),
+            maybe(fields(repeat=rule), 4),
         )
         spread = maybe(fields(spread=some([5, "1h"])), 8)
         put = all_of(fields(body=body, id=ids), time, options, spread)
@@ -274,6 +274,30 @@ class Calls:
         return lambda chance: DueTime(chance.choice(IDS))
 
 
+FIRST = ["configure", "put", "put", "put_many"]
+"""The calls that a sequence begins with."""
+
+_SETTLING = [
+    "ack",
+    "bury",
+    "delivery.ack",
+    "delivery.ack",
+    "delivery.bury",
+    "delivery.extend",
+    "delivery.report",
+    "delivery.retry",
+    "delivery.retry",
+    "retry",
+]
+FOLLOWING = {
+    "claim": _SETTLING,
+    "take": _SETTLING,
+    "delivery.extend": _SETTLING,
+    **{call: ["undo"] for call in ("cancel_all", "purge", "recover", "reschedule_all", "revive")},
+    "hold": ["resume", "run_now"],
+}
+"""What a call is often followed by, at once or after some time."""
+
 _OWN_ID = ("put", "put_if_same", "cancel", "reschedule", "edit")
 """Calls whose condition is mostly about the message that they name."""
 
@@ -295,10 +319,21 @@ def drawn(seed: int, length: int) -> Sequence:
     calls = Calls(chance.choice(STARTS))
     names = [*calls.draws]
     weights = [often for often, _ in calls.draws.values()]
-    steps = []
-    for call in chance.choices(names, weights, k=length):
+    steps: list[Step] = []
+    followed = ""
+    while len(steps) < length:
+        queue, worker = chance.choice(QUEUES), chance.choice(WORKERS)
+        (call,) = FIRST[len(steps) :][:1] or chance.choices(names, weights)
+        if followed in FOLLOWING and call != "wait":
+            if chance.randrange(2) == 0:
+                call, queue = chance.choice(FOLLOWING[followed]), steps[-1].queue
+            followed = ""
         arguments = calls.draws[call][1](chance)
         if call in _OWN_ID:
             arguments = _about_own(arguments, chance)
-        steps.append(Step(call, arguments, chance.choice(QUEUES), chance.choice(WORKERS)))
+        if call == "wait" and steps:
+            queue = steps[-1].queue  # that of the call before it, for the one that may follow
+        else:
+            followed = call
+        steps.append(Step(call, arguments, queue, worker))
     return Sequence(calls._start, tuple(steps))

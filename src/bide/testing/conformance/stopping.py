@@ -7,6 +7,7 @@ from bide.model import commands as cmd
 from bide.model.ended import STOPPED_KEEP
 from bide.model.limits import BULK
 from bide.model.message import Progress
+from bide.testing.conformance.closing import close
 from bide.testing.conformance.driver import HOUR, START, Driver, done, numbered
 
 
@@ -159,6 +160,15 @@ class StopCases:
         reply = driver.cancel_where(group="g", running=True)
         assert (reply.count, reply.stopping) == (1, [])
         assert driver.state("a") is None
+
+    def test_by_a_rule_what_has_lapsed_in_a_closed_group_has_ended(self, driver: Driver) -> None:
+        driver.lease("a", group="g")
+        close(driver)
+        driver.wait(1_000)
+        reply = driver.cancel_where(group="g", running=True)
+        assert (reply.count, reply.stopping) == (0, [])
+        assert driver.state("a") is None
+        assert driver.counts().flow.cancelled == 1
 
     def test_by_a_rule_many(self, bare: Driver) -> None:
         bare.put(*numbered(BULK + 5), group="g")

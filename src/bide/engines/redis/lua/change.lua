@@ -509,8 +509,8 @@ define('stop', {'allow-oom'}, {'cancelled'}, function(after, before, group, limi
     if text and is_named(id, text, after, before, group) then
       found = found + 1
       local r = stops and locate(id, text)
-      -- Its lease may be over, and its group closed: then it is cancelled already.
-      if r and (r.deleted or do_verb(r, '')) then cancelled = cancelled + 1 end
+      -- Its lease may be over, and its group closed: then it has ended, and not by this call.
+      if r and not r.deleted and do_verb(r, '') then cancelled = cancelled + 1 end
     end
     place = {tonumber(members[i + 1]), sub(members[i], 1, ORDER)}
   end
