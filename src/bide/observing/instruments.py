@@ -228,9 +228,11 @@ class _Instruments:
         """Give the instrument of a histogram the values that it has not been given yet."""
         key = family.name, labels
         attributes = _attributes_of(family, labels)
+        # First a copy: another thread may add values meanwhile.
+        histogram = msgspec.structs.replace(histogram, buckets=[*histogram.buckets])
         for value in values_of(histogram.minus(self._recorded.get(key, Histogram()))):
             instrument.record(value, attributes)
-        self._recorded[key] = msgspec.structs.replace(histogram, buckets=[*histogram.buckets])
+        self._recorded[key] = histogram
 
 
 @lru_cache(maxsize=8)

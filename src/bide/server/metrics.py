@@ -1,6 +1,5 @@
 """The metrics of a server, and their export by OpenTelemetry."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 
@@ -10,7 +9,7 @@ from bide.model.commands import Queues
 from bide.model.errors import StoreError
 from bide.model.internal_queues import is_listed
 from bide.model.replies import Counts, Names, expect
-from bide.observing.exporting import exporting
+from bide.observing.exporting import exporting, for_threads
 from bide.observing.families import CLAIMS, THREADS, Family, Metric, claim_metrics
 from bide.observing.store_counts import counts_of
 from bide.server.limits.usage import Usage
@@ -53,9 +52,6 @@ PROCESSES = Family("sum", "bide.http.processes", "{process}", "Processes of the 
 SERVER = (*CLAIMS, *PUSH, REQUESTS, SECONDS, WAITING, PROCESSES, THREADS)
 """The families of the processes of a server."""
 
-PATIENCE = 5.0
-"""Seconds for the event loop to answer a reader of metrics."""
-
 
 def usage_metrics(usage: Usage) -> Iterator[Metric]:
     """Yield the figures of quotas."""
@@ -93,7 +89,6 @@ async def exporting_server(
         stats: returns what the processes of the server have done.
         known: returns the subscriptions of the store.
     """
-    loop = asyncio.get_running_loop()
 
     def counts() -> Mapping[str, Counts]:
         names = expect(Names, lane.call(Queues(""))).names
@@ -110,9 +105,5 @@ async def exporting_server(
             *request_metrics(figures),
         ]
 
-    def more() -> list[Metric]:
-        # Readers have threads of their own, and the figures belong to the event loop.
-        return asyncio.run_coroutine_threadsafe(gathered(), loop).result(PATIENCE)
-
-    async with exporting(counts, SERVER, more):
+    async with exporting(counts, SERVER, for_threads(gathered)):
         yield

@@ -13,7 +13,7 @@ from bide.lane.first_contact import lane_when_there
 from bide.lane.shared import close_lane, open_lane
 from bide.logs import logger
 from bide.model.replies import Counts
-from bide.observing.exporting import exporting
+from bide.observing.exporting import exporting, for_threads
 from bide.observing.families import Metric
 from bide.observing.store_counts import counts_of
 from bide.targets.amqp import Address
@@ -21,9 +21,6 @@ from bide.targets.http.addresses import AddressGate
 from bide.targets.http.stats import PUSH, push_metrics
 from bide.targets.pusher import Pusher
 from bide.tasks import first_of, unless_stopped
-
-PATIENCE = 5.0
-"""Seconds for the event loop to answer a scrape."""
 
 _log = logger("bide.server.push")
 
@@ -75,8 +72,11 @@ async def push(
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
             # A closed terminal sends it twice: the second one must not hurry the stop.
             loop.add_signal_handler(signal.SIGHUP, stopping.set)
-        more = partial(_metrics_from_thread, pusher, loop)
-        counts = partial(counts_of, lane, ())
+
+        async def of_push() -> list[Metric]:
+            return list(push_metrics(pusher.known, pusher.sent, SYSTEM_CLOCK.now()))
+
+        counts, more = partial(counts_of, lane, ()), for_threads(of_push)
         async with AsyncExitStack() as opened:
             if metrics is not None:
                 opened.enter_context(_metrics_server(counts, more, *metrics))
@@ -96,15 +96,6 @@ async def push(
 async def _store_is_there(url: str) -> Literal[True]:
     async with lane_when_there(url):
         return True
-
-
-def _metrics_from_thread(pusher: Pusher, loop: asyncio.AbstractEventLoop) -> list[Metric]:
-    """Return the metrics of a pusher: readers have threads of their own, and it has a loop."""
-
-    async def of_push() -> list[Metric]:
-        return list(push_metrics(pusher.known, pusher.sent, SYSTEM_CLOCK.now()))
-
-    return asyncio.run_coroutine_threadsafe(of_push(), loop).result(PATIENCE)
 
 
 def _metrics_server(

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -362,6 +363,36 @@ def test_a_worker_inside_a_program_exports(
     assert exported["bide.worker.processes",] == 1
     assert exported["messaging.process.duration", "orders"][0] == 1
     assert points(reader)["bide.deliveries", "acked", "orders"] == 1
+
+
+def test_a_loop_that_is_blocked_or_reads_itself_shows_the_last_metrics(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(exporting, "PATIENCE", BOUND)
+    blocked, read_while_blocked = threading.Event(), list[Metric]()
+
+    async def gather() -> list[Metric]:
+        return list(worker.metrics())
+
+    async def story() -> None:
+        read = exporting.for_threads(gather)
+        first = await asyncio.to_thread(read)
+        assert [metric.family for metric in first] == [*WORKER]
+        assert read() is first
+        monkeypatch.setattr(exporting, "PATIENCE", 0.01)
+
+        def read_then_free() -> None:
+            read_while_blocked.extend(read())
+            blocked.set()
+
+        reader = threading.Thread(target=read_then_free)
+        reader.start()
+        assert blocked.wait(BOUND)  # the loop does nothing else meanwhile
+        reader.join()
+        assert read_while_blocked == first
+
+    asyncio.run(story())
+    assert "the event loop is blocked" in caplog.text
 
 
 def test_a_process_exports_nothing_that_its_supervisor_exports(

@@ -4,7 +4,7 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
@@ -22,7 +22,7 @@ from bide.lane.first_contact import first_contact, lane_when_there
 from bide.lane.lane import Lane
 from bide.logs import logger
 from bide.model.errors import InvalidArgument
-from bide.observing.exporting import exporting
+from bide.observing.exporting import exporting, for_threads
 from bide.observing.families import WORKER, Metric, worker_metrics
 from bide.observing.heartbeat import Heartbeat, Report
 from bide.observing.recorder import PastRecorder
@@ -190,11 +190,12 @@ class Runner:
         """Export the metrics of this process, unless its supervisor does so for all."""
         if not self.exports:
             return nullcontext()
-        return exporting(partial(counts_of, lane, self._queues), WORKER, self._metrics)
+        counts, more = partial(counts_of, lane, self._queues), for_threads(self._metrics)
+        return exporting(counts, WORKER, more)
 
-    def _metrics(self) -> Iterator[Metric]:
-        """Yield the metrics of this process."""
-        return worker_metrics(int(self.at_work), 0, self.tallies(), deaths)
+    async def _metrics(self) -> list[Metric]:
+        """Return the metrics of this process."""
+        return list(worker_metrics(int(self.at_work), 0, self.tallies(), deaths))
 
     async def _work(self, store_client: StoreClient, *, is_new: bool) -> None:
         """Handle messages until `stop` is called, or a part of it has failed.
