@@ -27,7 +27,7 @@ __all__ = ["Difference", "difference", "last_look"]
 NOTHING = "there is none yet"
 """The reply of a step that refers to a delivery or a token of which there is none."""
 
-ALL = 1_000
+ALL = 10_000
 """More messages than a queue of a sequence has."""
 
 _numbers = itertools.count()
@@ -151,6 +151,12 @@ class Player:
             case "put_many":
                 messages = [bide.NewMessage(**fields) for fields in arguments.pop("messages")]
                 return queue.put_many(messages, **arguments)
+            case "put_block":
+                count = arguments.pop("count")
+                messages = [bide.NewMessage(number, id=f"m{number:04}") for number in range(count)]
+                return queue.put_many(messages, **arguments)
+            case "recover":
+                return queue.recover(**self._order_free(queue, **arguments))
             case "cancel_all":
                 return queue.cancel(**arguments)
             case "reschedule_all":
@@ -158,7 +164,7 @@ class Player:
             case "ack" | "retry" | "bury" | "extend":
                 return getattr(queue, step.call)(**arguments)
             case "scan":
-                return list(queue.scan(page=2, **arguments))
+                return list(queue.scan(**arguments))
             case "export":
                 return list(queue.export())
             case "search":
@@ -168,6 +174,18 @@ class Player:
             delivery = arguments.pop("delivery")
             return getattr(delivery, step.call.removeprefix("delivery."))(**arguments)
         return getattr(queue, step.call)(**arguments)
+
+    @staticmethod
+    def _order_free(
+        queue: bide.Queue, plan: bide.Recovery, *, dry_run: bool = False
+    ) -> dict[str, Any]:
+        """Return the arguments of a recovery that does the same in whatever order messages come.
+
+        A plan that gives them times does so in the order of the ready ones, and until a claim has
+        looked at them, that is the store's. So for several it is only tried out.
+        """
+        has_order = plan.paces and len(list(queue.scan("ready"))) > 1
+        return {"plan": plan, "dry_run": dry_run or has_order}
 
     def _note(self, queue: str, deliveries: list[bide.Delivery]) -> None:
         """Remember deliveries; their token must be greater than those before."""
@@ -208,7 +226,7 @@ def last_look() -> tuple[Step, ...]:
     for queue in ("q", "q2"):
         steps += [Step(call, {}, queue) for call in ("audit", "counts", "overdue", "closed_groups")]
         states = ("delayed", "ready", "leased", "dead", "acked", "expired", None)
-        steps += [Step("scan", {"state": state}, queue) for state in states]
+        steps += [Step("scan", {"state": state, "page": 50}, queue) for state in states]
         steps.append(Step("forecast", {"repeats": True}, queue))
         for id in IDS:
             steps += [Step(call, {"id": id}, queue) for call in ("history", "explain")]

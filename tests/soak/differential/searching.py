@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 from tests.soak.differential.playing import Difference, difference
@@ -11,6 +12,12 @@ from tests.soak.differential.steps import Sequence
 from tests.soak.differential.store import Store
 
 __all__ = ["search", "short_story", "story"]
+
+LONGEST_LINE = 2_000
+"""Characters of a line of a story."""
+
+MOST_PLACES = 10
+"""How many differences between two replies are named."""
 
 LONGEST_SHRINKING = 120.0
 """Seconds after which a sequence is short enough."""
@@ -66,9 +73,11 @@ def story(sequence: Sequence, shown: Difference) -> str:
     if shown.number >= len(sequence.steps):
         steps.append(shown.step)
     lines = [f"  {number}. {step}" for number, step in enumerate(steps, 1)]
-    lines += [f"     memory:  {shown.expected}", f"     {shown.store + ':':8} {shown.actual}"]
-    lines += [f"     differs: {place}" for place in _places(shown.expected, shown.actual, "")]
-    return "\n".join(lines)
+    replies = {"memory": shown.expected, shown.store: shown.actual}
+    lines += [f"     {f'{name}:':9} {reply}" for name, reply in replies.items()]
+    places = islice(_places(shown.expected, shown.actual, ""), MOST_PLACES)
+    lines += [f"     differs: {place}" for place in places]
+    return "\n".join(line[:LONGEST_LINE] for line in lines)
 
 
 def _places(expected: Any, actual: Any, place: str) -> Iterator[str]:

@@ -175,11 +175,13 @@ class Calls:
                 bide.Recovery(latest_of_group=True, spread="1m"),
             ]
         )
-        self.draws: dict[str, tuple[int, Draw]] = {
+        self.draws: dict[str, tuple[float, Draw]] = {
             "wait": (22, fields(ms=some(WAITS))),
             "put": (24, either(all_of(put, conflict), all_of(put, conflict), debounce)),
             "put_if_same": (1, all_of(put, same)),
             "put_many": (7, many),
+            # More than one part of a bulk change has; rarely, since all is slower then.
+            "put_block": (0.25, all_of(fields(count=some([501, 1_001]), group=groups), time)),
             "claim": (26, fields(count=some([1, 1, 2, 10]), lease=some(LEASES))),
             "take": (
                 3,
@@ -237,8 +239,14 @@ class Calls:
             "load": (1, fields(lines=some([Exported("q"), Exported("q2")]))),
             "export": (1, some([{}])),
             "get": (2, fields(id=ids)),
-            "peek": (1, some([{"count": 1_000}])),
-            "scan": (2, either(fields(state=some([*states, "leased"])), rule_of_several)),
+            "peek": (1, some([{"count": 10_000}])),
+            "scan": (
+                2,
+                all_of(
+                    either(fields(state=some([*states, "leased"])), rule_of_several),
+                    fields(page=some([2, 100])),
+                ),
+            ),
             "search": (1, either(fields(id=ids), fields(group=groups), fields(state=some(states)))),
             "counts": (1, some([{}])),
             "audit": (1, some([{}])),
