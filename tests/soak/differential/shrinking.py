@@ -25,10 +25,20 @@ def shortened(sequence: Sequence, shows: Shows) -> Sequence:
         shows: tells whether another one does.
     """
     while True:
-        shorter = _simplified(_with_fewer_steps(sequence, shows), shows)
+        shorter = _simplified(_with_fewer_steps(_unified(sequence, shows), shows), shows)
         if shorter == sequence:
             return sequence
         sequence = shorter
+
+
+def _unified(sequence: Sequence, shows: Shows) -> Sequence:
+    """Let all steps be about one queue, and of one worker."""
+    for field in ("queue", "worker"):
+        plain = getattr(Step(""), field)
+        steps = tuple(step._replace(**{field: plain}) for step in sequence.steps)
+        if steps != sequence.steps and shows(sequence._replace(steps=steps)):
+            sequence = sequence._replace(steps=steps)
+    return sequence
 
 
 def _with_fewer_steps(sequence: Sequence, shows: Shows) -> Sequence:
