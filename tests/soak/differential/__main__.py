@@ -41,6 +41,8 @@ def main() -> int:
             if finding is None:
                 return 0
             seed, sequence, shown = finding
+            if sys.stderr.isatty():
+                print(file=sys.stderr)  # ends the line of progress
             print(f"{shown.store} differs from memory; it is shortened", flush=True)
             print(short_story(sequence, shown, stores))
     finally:

@@ -126,6 +126,11 @@ class Player:
                 return self._message(queue, id).due_at
             case Exported(name):
                 return sorted(self._queue(name, "w1").export())
+            case [Held(), *_]:
+                # The last one of each message: of several, a store may settle the good one first,
+                # and answer for the others where the message is then.
+                deliveries = [self._resolved(each, queue) for each in value]
+                return list({delivery.id: delivery for delivery in deliveries}.values())
             case list():
                 return [self._resolved(each, queue) for each in value]
         return value
