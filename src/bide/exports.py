@@ -14,7 +14,7 @@ from bide.model.limits import IMPORT_LINES
 from bide.model.message import MAX_ATTEMPTS, Failure, Item, Message, Options
 from bide.model.options import check_options, options_of
 from bide.model.parts import in_bytes
-from bide.model.times import LATEST
+from bide.model.times import LATEST, ExpiryMs
 
 Time = Annotated[int, Meta(ge=0, le=LATEST)]
 """Unix milliseconds."""
@@ -31,7 +31,7 @@ class _Line(Options, kw_only=True, omit_defaults=True, forbid_unknown_fields=Tru
     raw: bytes | None = msgspec.field(default=None, name="bytes")
     attempts: int = 1
     """The maximum number. Missing in exports of old versions, where it was 1."""
-    expires: Annotated[int, Meta(ge=-LATEST, le=LATEST)] | None = None
+    expires: ExpiryMs | None = None
     """Milliseconds after the due time; `None`: it does not expire."""
     attempt: Annotated[int, Meta(ge=0, le=MAX_ATTEMPTS)] = 0
     """How many attempts have ended."""

@@ -11,7 +11,7 @@ from msgspec import Meta
 from bide.model import body as bodies
 from bide.model.errors import AccessDenied
 from bide.model.limits import MAX_NAME, MAX_PUT_FAILURES, MAX_RULE, MAX_RUN
-from bide.model.times import Duration, Moment, Ms, UnixMs, to_datetime
+from bide.model.times import Duration, ExpiryMs, Moment, Ms, UnixMs, to_datetime
 
 if TYPE_CHECKING:
     from bide.model.local_date import LocalDate
@@ -206,7 +206,7 @@ class Item(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
     """When it is due; `None`: `delay` after the put, by the store's clock."""
     delay: Ms = 0
     priority: int = 0
-    expires: Ms | None = None
+    expires: ExpiryMs | None = None
     """How long after it is due it may be delivered; `None`: without limit."""
     attempts: int = ATTEMPTS
     group: str | None = None

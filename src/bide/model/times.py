@@ -42,6 +42,9 @@ Moment = float | datetime
 UnixMs = Annotated[int, Meta(ge=0, le=2 * LATEST)]
 Ms = Annotated[int, Meta(ge=0, le=LATEST)]
 """A time and a duration in milliseconds, as commands have them."""
+ExpiryMs = Annotated[int, Meta(ge=-LATEST, le=LATEST)]
+"""How long after its due time a message is worth delivering, in milliseconds: below 0 if a retry is
+due later than that."""
 
 _UNITS = {"ms": 1, "s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}
 """The length of each unit of a duration, in milliseconds."""

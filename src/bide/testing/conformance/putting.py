@@ -10,7 +10,7 @@ from bide.model import body as bodies
 from bide.model import replies as rep
 from bide.model.limits import MAX_BODY
 from bide.model.message import MAX_ATTEMPT, Failure, Item
-from bide.testing.conformance.driver import HOUR, RICH, START, Driver, leases
+from bide.testing.conformance.driver import HOUR, RICH, START, Driver, done, leases
 
 GIVEN: dict[str, Any] = {
     **RICH,
@@ -182,6 +182,16 @@ class PutCases:
         driver.shows("a", due=far, priority=255, attempts=10_000, expires=far, attempt=9_999)
         assert driver.claim().next == far - START
         assert driver.wait(far - START).take() == ["a", "b"]
+
+    def test_what_expires_before_its_retry_is_put_as_it_is(self, driver: Driver) -> None:
+        driver.retry(driver.lease("a", expires=5), delay=20)
+        driver.shows("a", due=START + 20, expires=-15)
+        item = driver.get("a").as_item((), None)
+        driver.cancel("a")
+        assert done(driver.wait(9).put_items([item])) == [True]
+        driver.shows("a", due=START + 20, expires=-15)
+        assert driver.wait(11).take() == []
+        assert driver.state("a") == "expired"
 
     # Queues apart.
 
