@@ -1,12 +1,13 @@
 """What becomes of messages that are overdue after an outage: a plan, and its rules as functions.
 
-A plan looks at all that is overdue first (`Survey`), then it says of each message, in the order of
-delivery, what becomes of it (`Places`).
+A plan looks at all that is overdue first (`Survey`), then it says of each message what becomes of
+it (`Places`).
 """
 
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -56,8 +57,8 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tru
         drop_later_than: cancel messages that are later than this.
         latest_of_group: of each group keep only the message that was planned last, and cancel the
             others; messages without a group are kept.
-        spread: let the others be due evenly over this time from now on, in the order in which they
-            would be delivered.
+        spread: let the others be due evenly over this time from now on: higher priorities first,
+            those of one priority in the order of their due times.
         rate: let so many of them be due: per second, or a string such as "100/m"; not together with
             `spread`.
         fresh_first: give them priority 0, so that fresh messages with a priority go first.
@@ -173,9 +174,9 @@ def planned_of(message: Message) -> int:
     return message.due if message.planned is None else message.planned
 
 
-def _order(message: Message) -> tuple[int, int, str]:
-    """Return what decides which message of a group was planned last."""
-    return planned_of(message), message.created or 0, message.id
+def _order(message: Message) -> tuple[int, int, str, int]:
+    """Return what decides which message of a group was planned last, and its priority."""
+    return planned_of(message), message.created or 0, message.id, message.priority
 
 
 class Overdue(msgspec.Struct):
@@ -266,10 +267,10 @@ class Survey:
         self.plan, self.now = plan, now
         self.report = Overdue(queue, now, late=[0] * (len(LATENESS) + 1))
         self._groups: Counter[str] = Counter()
-        self._latest: dict[str, tuple[int, int, str]] = {}
+        self._latest: dict[str, tuple[int, int, str, int]] = {}
         """By group: the message that was planned last, if the plan keeps only that."""
-        self._ungrouped = 0
-        """How many messages are kept whatever is in their group."""
+        self._ungrouped: Counter[int] = Counter()
+        """By priority: how many messages are kept whatever is in their group."""
         self._latest_ms = float("inf") if plan is None else plan.latest_ms
 
     def see(self, message: Message) -> None:
@@ -291,7 +292,7 @@ class Survey:
             group, order = message.group or "", _order(message)
             self._latest[group] = max(order, self._latest.get(group, order))
         elif message.rule is not None or lateness <= self._latest_ms:
-            self._ungrouped += 1
+            self._ungrouped[message.priority] += 1
 
     def _supersedes(self, message: Message) -> bool:
         """Return whether of the group of a message only the latest one is kept."""
@@ -299,14 +300,13 @@ class Survey:
         return keeps_latest and message.group is not None and message.rule is None
 
     @property
-    def kept(self) -> int:
-        """How many messages the plan keeps."""
-        in_time = [
-            planned
-            for planned, _created, _id in self._latest.values()
+    def kept(self) -> Counter[int]:
+        """How many messages the plan keeps, by priority."""
+        return self._ungrouped + Counter(
+            priority
+            for planned, _created, _id, priority in self._latest.values()
             if self.now - planned <= self._latest_ms
-        ]
-        return self._ungrouped + len(in_time)
+        )
 
     def counted(self, plan: str) -> Overdue:
         """Return the report; `plan` is the setting of the queue."""
@@ -360,7 +360,10 @@ class Move(NamedTuple):
 
 
 class Places:
-    """Gives the messages that a plan keeps their new due times, one after the other.
+    """Gives the messages that a plan keeps their new due times: those of a priority one by one.
+
+    Higher priorities come first, as in the delivery. The store lists what no claim has looked at
+    since the outage by due time alone, so each priority has places of its own.
 
     Args:
         survey: of all messages.
@@ -376,9 +379,14 @@ class Places:
         """When the first message was moved, in Unix milliseconds."""
         self._seen_count = 0
         """How many messages were moved, dropped or left as they are so far."""
-        self._placed_count = 0
-        """How many of these got a new due time."""
-        self._offset_of = _offset_of(survey.plan, survey.kept)
+        kept = survey.kept
+        priorities = sorted(kept, reverse=True)
+        firsts = accumulate((kept[priority] for priority in priorities), initial=0)
+        self._next_places = dict(zip(priorities, firsts, strict=False))
+        """By priority: the number of the place that its next message gets."""
+        self._end = kept.total()
+        """That of a message with a priority which none had when they were counted."""
+        self._offset_of = _offset_of(survey.plan, self._end)
 
     def go_on(self, now: int) -> None:
         """Estimate when the recovery will be through; the messages that follow are due from then.
@@ -395,15 +403,16 @@ class Places:
         self._start = max(self._start, self._begun_at + needed)
 
     def move(self, message: Message) -> Move:
-        """Return what becomes of the next message, in the order of delivery."""
+        """Return what becomes of the next message; those of a priority come by due time."""
         self._seen_count += 1
         fate = self._survey.fate(message)
         if fate != "kept":
             return Move(message, fate, message.due, message.priority)
         due = message.due
         if self._offset_of is not None:
-            due = self._start + self._offset_of(self._placed_count)
-            self._placed_count += 1
+            place = self._next_places.get(message.priority, self._end)
+            self._next_places[message.priority] = place + 1
+            due = self._start + self._offset_of(place)
         # A message that would expire before its new due time keeps the old one.
         if message.rule is None and message.expires is not None:
             due = due if due <= message.due + message.expires else message.due
@@ -412,7 +421,7 @@ class Places:
 
 
 def _offset_of(plan: Recovery, count: int) -> Callable[[int], int] | None:
-    """Return a function from the number of a message to its due time, as milliseconds from a start.
+    """Return a function from the number of a place to its time, as milliseconds from a start.
 
     `None`: the plan does not move due times.
 
@@ -435,7 +444,7 @@ def _offset_of(plan: Recovery, count: int) -> Callable[[int], int] | None:
 
 
 def moves(queue: str, messages: Iterable[Message], plan: Recovery, now: int) -> Iterator[Move]:
-    """Yield what becomes of messages that are ready, in the order of delivery.
+    """Yield what becomes of messages that are ready, those of a priority in the order of delivery.
 
     Args:
         queue: their queue.

@@ -86,6 +86,22 @@ def test_a_plan_is_carried_out_and_taken_back(orders: bide.Queue) -> None:
     assert orders.audit()
 
 
+def test_a_plan_keeps_the_priorities(orders: bide.Queue) -> None:
+    """Also of messages that no claim has looked at since they were due."""
+    now = time.time()
+    priorities = {"a": 0, "b": 3, "c": 9, "d": 3, "e": 0}
+    orders.put_many(
+        [
+            bide.NewMessage(id, id=id, at=now - HOUR + number, priority=priority)
+            for number, (id, priority) in enumerate(priorities.items())
+        ]
+    )
+    done = orders.recover(Recovery(rate="1/d"))
+    moved = sorted(orders.scan(), key=lambda message: message.due)
+    assert [message.id for message in moved] == ["c", "b", "d", "a", "e"]
+    assert orders.undo(done.undo).restored == len(priorities)
+
+
 def test_what_is_claimed_or_moved_since_stays_so(orders: bide.Queue) -> None:
     put_late(orders, {"a": 3, "b": 2, "c": 1})
     done = orders.recover(Recovery(rate="1/d"))

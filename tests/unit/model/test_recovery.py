@@ -121,6 +121,32 @@ def test_fresh_first_takes_the_priority() -> None:
     ]
 
 
+def test_higher_priorities_come_first_wherever_the_store_lists_them() -> None:
+    priorities = {"a": 0, "b": 9, "c": 0, "d": 5, "e": 9}
+    messages = [late(id, HOUR, priority=priority) for id, priority in priorities.items()]
+    dues = {"b": 1, "e": 1_001, "d": 2_001, "a": 3_001, "c": 4_001}
+    assert told(messages, spread="5s") == dues
+    assert told(messages, rate="1/s") == dues
+
+
+def test_what_is_dropped_or_superseded_takes_no_place_of_its_priority() -> None:
+    messages = [
+        late("a", 3 * HOUR, priority=9),
+        late("b", 2 * HOUR, priority=9, group="g"),
+        late("c", HOUR, priority=5, group="g"),
+        late("d", HOUR),
+    ]
+    plan = {"drop_later_than": "2h", "latest_of_group": True, "spread": "2s"}
+    assert told(messages, **plan) == {"a": "dropped", "b": "superseded", "c": 1, "d": 1_001}
+
+
+def test_a_priority_that_was_not_counted_comes_at_the_end() -> None:
+    survey = Survey("q", Recovery(spread="1s"), NOW)
+    survey.see(late("a", 1))
+    places = Places(survey)
+    assert places.move(late("b", 1, priority=3)).due - NOW == 1_001
+
+
 def test_places_are_even_and_within_the_span() -> None:
     messages = [late(str(number), HOUR) for number in range(1_000)]
     dues = [move.due - NOW - 1 for move in moves("q", messages, Recovery(spread="7s"), NOW)]
