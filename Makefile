@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo examples test servers test-full lint types docs bench soak fuzz vulnerabilities mutants dist next-python store-of-release fmt clean
+.PHONY: help demo examples test servers test-full lint types docs bench peers soak fuzz vulnerabilities mutants dist next-python store-of-release fmt clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ bench: $(VENV)/.dev servers ## Measure bide against the raw limits of this machi
 	$(BIN)/python -m benchmarks push
 	$(BIN)/python -m benchmarks rabbitmq
 	$(BIN)/python -m benchmarks celery
+
+peers: $(VENV)/.dev ## Measure bide beside twelve other queues, which are installed here (1 h)
+	$(BIN)/python -m benchmarks peers
 
 soak: $(VENV)/.dev servers ## Explore the rules, kill workers and servers, share a file, attack the server, fill PostgreSQL (70 min)
 	$(BIN)/python -m tests.soak.exploration --depth 6

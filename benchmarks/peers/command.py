@@ -17,7 +17,7 @@ from benchmarks.compare.trees import ROOT
 from benchmarks.peers.budget import Budget
 from benchmarks.peers.catalogue import Peer, peers
 from benchmarks.peers.installing import Uninstallable, command_of
-from benchmarks.peers.report import Row, better, reasons, write
+from benchmarks.peers.report import Row, better, reasons, scaled, write
 from benchmarks.peers.servers import SERVERS
 from benchmarks.peers.session import session
 from benchmarks.peers.works import SLOWEST, WORKS, Cell, Scene, measure
@@ -65,9 +65,9 @@ def main(chosen: argparse.Namespace) -> int:
             print(json.dumps(row.as_json()), flush=True)
     if not chosen.json:
         Console(width=None if sys.stdout.isatty() else 180).print(table)
-        print(*better(rows), *reasons(rows), sep="\n")
+        print(*scaled(chosen.scale), *better(rows), *reasons(rows), sep="\n")
     if chosen.write is not None:
-        for path in write(chosen.write, rows, works):
+        for path in write(chosen.write, rows, works, chosen.scale):
             print(path, file=sys.stderr)
     failed = any(cell.state == "failed" for row in rows for cell in row.cells.values())
     return int(failed or any(row.problem for row in rows))

@@ -9,7 +9,7 @@ from benchmarks.charts import Bar, bar_chart
 from benchmarks.peers.catalogue import Peer
 from benchmarks.peers.works import WORKS, Cell, number_text
 
-__all__ = ["Row", "better", "markdown", "reasons", "write"]
+__all__ = ["Row", "better", "markdown", "reasons", "scaled", "write"]
 
 CLEAR = 1.1
 """Times as good: what is less is noise."""
@@ -58,14 +58,19 @@ class Row:
         return {"row": self.name, "versions": self.peer.versions, "problem": self.problem} | cells
 
 
-def markdown(rows: Sequence[Row], works: Sequence[str]) -> str:
+def markdown(rows: Sequence[Row], works: Sequence[str], scale: float = 1) -> str:
     """Return the table and the notes below it, for the documentation."""
     headings = ("", *(WORKS[work].heading for work in works))
     lines = [headings, tuple("---" for _ in headings)]
     lines += [(row.name, *(row.text(work) for work in works)) for row in rows]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    notes = "".join(f"- {line}\n" for line in (*_versions(rows), *better(rows), *reasons(rows)))
-    return f"{table}\n{notes}"
+    lines_below = (*scaled(scale), *_versions(rows), *better(rows), *reasons(rows))
+    return f"{table}\n" + "".join(f"- {line}\n" for line in lines_below)
+
+
+def scaled(scale: float) -> list[str]:
+    """Return what must be known of a table whose numbers of messages are others."""
+    return [] if scale == 1 else [f"All numbers of messages are times {scale:g}."]
 
 
 def _versions(rows: Sequence[Row]) -> list[str]:
@@ -130,10 +135,10 @@ def reasons(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def write(folder: Path, rows: Sequence[Row], works: Sequence[str]) -> list[Path]:
+def write(folder: Path, rows: Sequence[Row], works: Sequence[str], scale: float = 1) -> list[Path]:
     """Write `peers.md`, and a chart for each column; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    texts = {"peers.md": markdown(rows, works)}
+    texts = {"peers.md": markdown(rows, works, scale)}
     for work in works:
         bars = [
             Bar(row.name, row.cells[work].value if work in row.cells else None, row.text(work))

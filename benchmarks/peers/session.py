@@ -162,9 +162,11 @@ class Session:
         return self.log.read()
 
     def last_line(self) -> str:
-        """Return what the programs said last."""
-        lines = self._messages.read_text(errors="replace").splitlines()
-        return next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+        """Return the last line of the programs that names an error, or else the last one."""
+        text = self._messages.read_text(errors="replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        errors = [line for line in lines if "Error" in line]
+        return (errors or lines or ["no output"])[-1]
 
     def close(self) -> None:
         """End all processes."""

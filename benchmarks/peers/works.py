@@ -194,7 +194,7 @@ def _memory(scene: Scene) -> None:
 def _settled(session: Session) -> int:
     """Return the memory of the worker when it does not grow by more than 1 % in two seconds."""
     before, until = session.worker_memory(), time.time() + SETTLE_SECONDS
-    while time.time() < until:
+    while time.time() < until and session.remaining() > 0:
         time.sleep(2)
         now = session.worker_memory()
         if now < before * 1.01:
@@ -316,7 +316,7 @@ WORKS = {
     ),
     "killed": Work(
         "60 messages, a worker killed with -9",
-        75,
+        90,
         _killed,
         _killed_text,
         key="handled",

@@ -225,6 +225,11 @@ def test_a_table_says_what_was_stopped_refused_and_missing() -> None:
     assert lines[6] == "| RQ |  |  |  | 1.0 / -900 / 1,230 ms, 3 early |"
     assert lines[7].count("not installed") == 4
     assert any(line.startswith("- arq: arq 0.28.0") for line in lines)
+    assert "times" not in lines[9]
+
+
+def test_a_table_of_fewer_messages_says_so() -> None:
+    assert "\n\n- All numbers of messages are times 0.05.\n" in markdown(rows(), ["put"], 0.05)
 
 
 def test_what_a_peer_does_better_is_said_against_the_same_store() -> None:
