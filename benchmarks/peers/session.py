@@ -161,6 +161,17 @@ class Session:
             time.sleep(LOOK)
         return self.log.read()
 
+    def wait_for_handler(self) -> None:
+        """Wait until the handler of a message that takes a while has started.
+
+        Raises:
+            Stopped: none has when the share is over.
+        """
+        while not self.log.path.with_suffix(".begun").exists():
+            if self.remaining() <= 0:
+                raise Stopped
+            time.sleep(LOOK)
+
     def last_line(self) -> str:
         """Return the last line of the programs that names an error, or else the last one."""
         text = self._messages.read_text(errors="replace")

@@ -22,7 +22,7 @@ PACE_PATIENCE = 8.0
 BEHIND, NEAR, NEAR_STEP, NEAR_PATIENCE = 10_000, 20, 0.1, 10.0
 CANCELS = 4_000
 PENDING, PENDING_SECONDS, SETTLE_SECONDS = 100_000, 20.0, 20.0
-HELD, WAITING, HOLD_SECONDS = 40, 20, 0.5
+HELD, WAITING, HOLD_SECONDS = 20, 10, 1.0
 EARLY = -1.0
 """Milliseconds; stores round due times to whole ones."""
 SLOWEST = 300.0
@@ -211,7 +211,8 @@ def _killed(scene: Scene) -> None:
     due = time.time() + 2
     session.ask("put_at", first=0, count=HELD, due=due, seconds=HOLD_SECONDS)
     session.ask("put_at", first=HELD, count=WAITING, due=due + 6)
-    time.sleep(max(0, due + 1.5 * HOLD_SECONDS - time.time()))
+    session.wait_for_handler()
+    time.sleep(HOLD_SECONDS / 4)
     session.kill_worker()
     killed = time.time()
     session.start_worker(probe=False)
@@ -315,12 +316,12 @@ WORKS = {
         more_is_better=False,
     ),
     "killed": Work(
-        "60 messages, a worker killed with -9",
+        "30 messages, a worker killed with -9",
         90,
         _killed,
         _killed_text,
         key="handled",
-        unit="of 60",
+        unit="of 30",
         is_tuned=True,
     ),
 }

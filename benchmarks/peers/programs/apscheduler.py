@@ -6,7 +6,7 @@ from typing import Any
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from benchmarks.peers.programs.protocol import Call, Peer, note, run, settings, store
+from benchmarks.peers.programs.protocol import Call, Peer, hold, note, run, settings, store
 
 __all__ = ["work"]
 
@@ -15,8 +15,7 @@ WORK = "benchmarks.peers.programs.apscheduler:work"
 
 def work(number: int, due: float, seconds: float, body: str) -> None:
     """Do nothing, or nothing for a while."""
-    if seconds:
-        time.sleep(seconds)
+    hold(seconds)
     note(number, due)
 
 

@@ -8,15 +8,14 @@ from typing import Any
 from arq.connections import RedisSettings, create_pool
 from arq.worker import run_worker
 
-from benchmarks.peers.programs.protocol import Call, Peer, note, run, settings, store
+from benchmarks.peers.programs.protocol import Call, Peer, hold_async, note, run, settings, store
 
 __all__ = ["Arq"]
 
 
 async def work(_: Any, number: int, due: float, seconds: float, body: str) -> None:
     """Do nothing, or nothing for a while."""
-    if seconds:
-        await asyncio.sleep(seconds)
+    await hold_async(seconds)
     note(number, due)
 
 

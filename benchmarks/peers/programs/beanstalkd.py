@@ -8,7 +8,7 @@ from typing import Any
 
 import greenstalk
 
-from benchmarks.peers.programs.protocol import Call, Peer, note, run, store
+from benchmarks.peers.programs.protocol import Call, Peer, hold, note, run, store
 
 __all__ = ["Beanstalkd"]
 
@@ -43,8 +43,7 @@ class Beanstalkd(Peer):
         while True:
             job = self._client.reserve()
             number, due, seconds, _ = json.loads(job.body)
-            if seconds:
-                time.sleep(seconds)
+            hold(seconds)
             note(number, due)
             self._client.delete(job)
 

@@ -1,11 +1,10 @@
 """bide, as a program beside its peers: an async handler in `bide worker`."""
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import bide
-from benchmarks.peers.programs.protocol import Call, Peer, note, run, run_module, store
+from benchmarks.peers.programs.protocol import Call, Peer, hold_async, note, run, run_module, store
 
 __all__ = ["app"]
 
@@ -18,8 +17,7 @@ app = bide.App(URL)
 async def work(call: tuple[int, float, float, str]) -> None:
     """Do nothing, or nothing for a while."""
     number, due, seconds, _ = call
-    if seconds:
-        await asyncio.sleep(seconds)
+    await hold_async(seconds)
     note(number, due)
 
 

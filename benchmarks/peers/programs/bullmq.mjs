@@ -20,7 +20,10 @@ function work() {
     "work",
     async (job) => {
       const [number, due, seconds] = job.data;
-      if (seconds) await sleep(seconds);
+      if (seconds) {
+        closeSync(openSync(`${process.env.PEER_LOG}.begun`, "a"));
+        await sleep(seconds);
+      }
       writeSync(log, `${number} ${due} ${now()}\n`);
     },
     { connection, ...settings },

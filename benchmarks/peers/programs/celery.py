@@ -1,6 +1,5 @@
 """Celery: a task with an ETA, and a worker of its default pool."""
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ from celery import Celery, group
 from benchmarks.peers.programs.protocol import (
     Call,
     Peer,
+    hold,
     note,
     run,
     run_module,
@@ -25,8 +25,7 @@ app.conf.update(settings())
 @app.task(name="work", shared=False)  # type: ignore[untyped-decorator]
 def work(number: int, due: float, seconds: float, body: str) -> None:
     """Do nothing, or nothing for a while."""
-    if seconds:
-        time.sleep(seconds)
+    hold(seconds)
     note(number, due)
 
 

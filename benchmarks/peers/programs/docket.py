@@ -7,15 +7,14 @@ from typing import Any
 
 from docket import Docket, Worker
 
-from benchmarks.peers.programs.protocol import Call, Peer, note, run, settings, store
+from benchmarks.peers.programs.protocol import Call, Peer, hold_async, note, run, settings, store
 
 __all__ = ["DocketPeer"]
 
 
 async def work(number: int, due: float, seconds: float, body: str) -> None:
     """Do nothing, or nothing for a while."""
-    if seconds:
-        await asyncio.sleep(seconds)
+    await hold_async(seconds)
     note(number, due)
 
 

@@ -10,6 +10,7 @@ from dramatiq.brokers.redis import RedisBroker
 from benchmarks.peers.programs.protocol import (
     Call,
     Peer,
+    hold,
     note,
     run,
     run_module,
@@ -25,8 +26,7 @@ dramatiq.set_broker(RedisBroker(url=store()))
 @dramatiq.actor(actor_name="work")  # type: ignore[untyped-decorator]
 def work(number: int, due: float, seconds: float, body: str) -> None:
     """Do nothing, or nothing for a while."""
-    if seconds:
-        time.sleep(seconds)
+    hold(seconds)
     note(number, due)
 
 

@@ -1,6 +1,5 @@
 """Huey, on Redis or SQLite: a task with an ETA, and its consumer."""
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ from huey import RedisHuey, SqliteHuey
 from benchmarks.peers.programs.protocol import (
     Call,
     Peer,
+    hold,
     note,
     run,
     run_module,
@@ -28,8 +28,7 @@ huey: Any = (
 @huey.task(name="work")  # type: ignore[untyped-decorator]
 def work(number: int, due: float, seconds: float, body: str) -> None:
     """Do nothing, or nothing for a while."""
-    if seconds:
-        time.sleep(seconds)
+    hold(seconds)
     note(number, due)
 
 

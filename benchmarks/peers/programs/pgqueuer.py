@@ -13,7 +13,7 @@ from pgqueuer.db import AsyncpgDriver
 from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 
-from benchmarks.peers.programs.protocol import Call, Peer, note, run, settings, store
+from benchmarks.peers.programs.protocol import Call, Peer, hold_async, note, run, settings, store
 
 __all__ = ["Pgqueuer"]
 
@@ -86,8 +86,7 @@ class Pgqueuer(Peer):
             @queue.entrypoint("work")  # type: ignore[untyped-decorator]
             async def work(job: Job) -> None:
                 number, due, seconds, _ = json.loads(job.payload or b"")
-                if seconds:
-                    await asyncio.sleep(seconds)
+                await hold_async(seconds)
                 note(number, due)
 
             chosen = settings()

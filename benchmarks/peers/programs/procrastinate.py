@@ -6,7 +6,7 @@ from typing import Any
 
 import procrastinate
 
-from benchmarks.peers.programs.protocol import Call, Peer, note, run, settings, store
+from benchmarks.peers.programs.protocol import Call, Peer, hold_async, note, run, settings, store
 
 __all__ = ["app"]
 
@@ -16,8 +16,7 @@ app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=store(
 @app.task(name="work")  # type: ignore[untyped-decorator]
 async def work(number: int, due: float, seconds: float, body: str) -> None:
     """Do nothing, or nothing for a while."""
-    if seconds:
-        await asyncio.sleep(seconds)
+    await hold_async(seconds)
     note(number, due)
 
 

@@ -5,15 +5,29 @@ and answers with a line; `... worker` runs the peer's own worker until it is kil
 `note`. It needs the standard library alone, so that the interpreter of any peer runs it.
 """
 
+import asyncio
 import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["BODY", "Call", "NotOffered", "Peer", "note", "run", "run_module", "settings", "store"]
+__all__ = [
+    "BODY",
+    "Call",
+    "NotOffered",
+    "Peer",
+    "hold",
+    "hold_async",
+    "note",
+    "run",
+    "run_module",
+    "settings",
+    "store",
+]
 
 BODY = "x" * 200
 """What a message carries beside three numbers: 256 bytes together, as JSON."""
@@ -83,6 +97,24 @@ def note(number: int, due: float) -> None:
     line = f"{number} {due!r} {time.time()!r}\n"
     descriptor = _log()
     os.write(descriptor, line.encode())
+
+
+def hold(seconds: float) -> None:
+    """Take so long, if the message wants it, and note that a handler has started."""
+    if seconds:
+        _begun()
+        time.sleep(seconds)
+
+
+async def hold_async(seconds: float) -> None:
+    """Do the same in an async handler."""
+    if seconds:
+        _begun()
+        await asyncio.sleep(seconds)
+
+
+def _begun() -> None:
+    Path(os.environ["PEER_LOG"]).with_suffix(".begun").touch()
 
 
 def _log() -> int:

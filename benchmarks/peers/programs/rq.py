@@ -10,6 +10,7 @@ from rq import Queue, Retry
 from benchmarks.peers.programs.protocol import (
     Call,
     Peer,
+    hold,
     note,
     run,
     run_module,
@@ -24,8 +25,7 @@ WORK = "benchmarks.peers.programs.rq.work"
 
 def work(number: int, due: float, seconds: float, body: str) -> None:
     """Do nothing, or nothing for a while."""
-    if seconds:
-        time.sleep(seconds)
+    hold(seconds)
     note(number, due)
 
 

@@ -13,6 +13,7 @@ from taskiq_redis import ListRedisScheduleSource, RedisStreamBroker
 from benchmarks.peers.programs.protocol import (
     Call,
     Peer,
+    hold_async,
     note,
     run,
     run_module,
@@ -31,8 +32,7 @@ MODULE = "benchmarks.peers.programs.taskiq"
 @broker.task(task_name="work")  # type: ignore[untyped-decorator]
 async def work(number: int, due: float, seconds: float, body: str) -> None:
     """Do nothing, or nothing for a while."""
-    if seconds:
-        await asyncio.sleep(seconds)
+    await hold_async(seconds)
     note(number, due)
 
 

@@ -23,7 +23,7 @@ import json
 import time
 from pathlib import Path
 
-from benchmarks.peers.programs.protocol import Peer, note, run, settings, store
+from benchmarks.peers.programs.protocol import Peer, hold, note, run, settings, store
 
 
 class Tiny(Peer):
@@ -46,8 +46,9 @@ class Tiny(Peer):
                 if not line:
                     time.sleep(0.01)
                     continue
-                number, due, _, _ = json.loads(line)
+                number, due, seconds, _ = json.loads(line)
                 time.sleep(max(0, due - time.time()))
+                hold(seconds)
                 note(number, due)
                 time.sleep(settings().get("handling", 0))
 
@@ -131,6 +132,19 @@ def test_a_killed_worker_leaves_what_another_handles(tmp_path: Path) -> None:
         opened.ask("put_at", first=3, count=1, due=time.time())
         assert len(opened.wait_for(4)) == 4
         assert opened.log.again == 4  # the probe, too
+
+
+@pytest.mark.process
+def test_a_worker_is_killed_while_a_handler_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.peers.works.HELD", 2)
+    monkeypatch.setattr("benchmarks.peers.works.WAITING", 1)
+    with tiny(tmp_path) as opened:
+        cell = measure("killed", Scene(opened, 1), 30)
+    assert cell.state == "measured"
+    assert cell.text.startswith("3 of 3 in ")
+    assert cell.figures["again"] == 1  # the probe: no handler had ended
 
 
 @pytest.mark.process
