@@ -20,7 +20,7 @@ from benchmarks.peers.installing import Uninstallable, command_of
 from benchmarks.peers.report import Row, better, reasons, scaled, write
 from benchmarks.peers.servers import SERVERS
 from benchmarks.peers.session import session
-from benchmarks.peers.works import SLOWEST, WORKS, Cell, Scene, measure
+from benchmarks.peers.works import WORKS, Cell, Scene, measure
 
 __all__ = ["add_options", "main"]
 
@@ -95,7 +95,6 @@ def _rows(chosen: argparse.Namespace, works: Sequence[str]) -> Iterator[Row]:
     planned = [(row, tuned_works if row.is_tuned else works) for row in rows]
     shares = sum(WORKS[work].share for _, of_row in planned for work in of_row)
     budget = Budget(chosen.minutes * 60, shares)
-    rate = SLOWEST
     for row, of_row in planned:
         try:
             command = command_of(row.peer, chosen.cache)
@@ -104,12 +103,10 @@ def _rows(chosen: argparse.Namespace, works: Sequence[str]) -> Iterator[Row]:
                 budget.skip(WORKS[work].share)
             yield dataclasses.replace(row, problem=str(error))
             continue
-        rate = _put_rate(row, rate if row.is_tuned else SLOWEST)
         for work in of_row:
             share = budget.take(WORKS[work].share)
-            cell = _cell(row, command, work, chosen.scale, rate, share)
+            cell = _cell(row, command, work, chosen.scale, share)
             row.cells[work] = cell
-            rate = _put_rate(row, rate)
             print(f"{row.name}, {WORKS[work].heading}: {cell.text} {cell.reason}", file=sys.stderr)
         if of_row:
             yield row
@@ -124,13 +121,7 @@ def _planned(chosen: Sequence[Peer]) -> Iterator[Row]:
                 yield Row(peer, store, True, {})
 
 
-def _put_rate(row: Row, otherwise: float) -> float:
-    """Return how many messages a second a peer puts in its fastest way, as far as it is known."""
-    rates = [row.cells[work].value for work in ("put", "list") if work in row.cells]
-    return max((rate for rate in rates if rate is not None), default=otherwise)
-
-
-def _cell(row: Row, command: list[str], work: str, scale: float, rate: float, share: float) -> Cell:
+def _cell(row: Row, command: list[str], work: str, scale: float, share: float) -> Cell:
     """Measure a cell on an empty server, with processes of its own."""
     settings = row.peer.tuned if row.is_tuned else {}
     with (
@@ -138,4 +129,4 @@ def _cell(row: Row, command: list[str], work: str, scale: float, rate: float, sh
         SERVERS[row.store]() as server,
         session(command, server, settings, Path(folder), share, row.peer.has_own_worker) as opened,
     ):
-        return measure(work, Scene(opened, scale, rate), share)
+        return measure(work, Scene(opened, scale), share)

@@ -47,6 +47,8 @@ class Tiny(Peer):
                     time.sleep(0.01)
                     continue
                 number, due, seconds, _ = json.loads(line)
+                if due > time.time() + 1000:  # nobody waits for these
+                    continue
                 time.sleep(max(0, due - time.time()))
                 hold(seconds)
                 note(number, due)
@@ -97,7 +99,7 @@ def test_an_error_of_a_peer_is_told(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_messages_are_handled_when_they_are_due(tmp_path: Path) -> None:
     with tiny(tmp_path) as opened:
-        cell = measure("drain", Scene(opened, 0.001, rate=1_000), 30)
+        cell = measure("drain", Scene(opened, 0.001), 30)
     assert (cell.figures["handled"], cell.figures["messages"]) == (20, 20)
     assert cell.value is not None
 
@@ -114,7 +116,7 @@ def test_a_client_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_a_worker_that_takes_too_long_is_stopped_and_its_figure_is_shown(tmp_path: Path) -> None:
     with tiny(tmp_path, share=6, handling=0.7) as opened:
-        cell = measure("drain", Scene(opened, 0.001, rate=1_000), 6)
+        cell = measure("drain", Scene(opened, 0.001), 6)
     assert cell.state == "stopped"
     assert 0 < cell.figures["handled"] < 20
     assert cell.text.endswith(f"{20 - cell.figures['handled']:.0f} missing (stopped after 6 s)")
