@@ -22,7 +22,10 @@ from benchmarks.peers.servers import SERVERS
 from benchmarks.peers.session import session
 from benchmarks.peers.works import WORKS, Cell, Scene, measure
 
-__all__ = ["add_options", "main"]
+__all__ = ["INSTALLER", "add_options", "main"]
+
+INSTALLER = ROOT / "tools" / "servers"
+"""Installs the servers that are missing."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +54,7 @@ def main(chosen: argparse.Namespace) -> int:
     # As with Ctrl-C, the processes of a cell end with this one.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     # What it cannot install is missing on PATH, and the rows say so.
-    subprocess.run([ROOT / "tools" / "servers", "peers"], check=False)
+    subprocess.run([INSTALLER, "peers"], check=False)
     if chosen.install:
         return _install(chosen)
     rows: list[Row] = []

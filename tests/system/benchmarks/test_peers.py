@@ -1,5 +1,7 @@
 """`python -m benchmarks peers`: works of a tiny peer, cells that are stopped, table and charts."""
 
+import argparse
+import json
 import sys
 import time
 import xml.etree.ElementTree as ET
@@ -11,6 +13,7 @@ import pytest
 
 from benchmarks.peers.budget import Budget
 from benchmarks.peers.catalogue import Peer, peers
+from benchmarks.peers.command import add_options, main
 from benchmarks.peers.handled import PROBE, Handled, HandledLog
 from benchmarks.peers.installing import PROGRAMS, Uninstallable, command_of
 from benchmarks.peers.report import Row, better, markdown, reasons, write
@@ -273,6 +276,23 @@ def test_a_chart_for_each_column(tmp_path: Path) -> None:
         *("bide, redis", "5,000 /s", "bide, sqlite", "9,000 /s", "arq", "12,300 /s"),
         *("Gone", "not installed"),
     ]
+
+
+@pytest.mark.process
+def test_a_row_for_each_store_of_a_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("benchmarks.peers.command.INSTALLER", "true")
+    monkeypatch.setattr("benchmarks.peers.command.signal.signal", lambda *_: None)
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    options = ["--peer", "bide", "--work", "put", "--scale", "0.01", "--json"]
+    assert main(parser.parse_args([*options, "--write", str(tmp_path / "made")])) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["row"] for line in lines] == ["bide, redis", "bide, sqlite", "bide, postgres"]
+    assert all(line["put"]["state"] == "measured" for line in lines)
+    assert {path.name for path in (tmp_path / "made").iterdir()} == {"peers.md", "peers-put.svg"}
 
 
 def test_cells_divide_the_time_that_is_left() -> None:
