@@ -161,14 +161,17 @@ def _run_in_own_process(item: pytest.Item) -> None:
     left_out = [name for name in os.environ if name.startswith(("PYTEST_XDIST", "PYTEST_CURRENT"))]
     environment = {name: os.environ[name] for name in os.environ.keys() - left_out}
     full = ["--full"] * item.config.getoption("full")
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "--quiet", *full, item.nodeid],
-        cwd=item.config.rootpath,
-        env=environment | {OWN_PROCESS: "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    # Processes that share the usual folder trip over each other as they tidy it up at their end.
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--quiet", f"--basetemp={folder}/t", *full]
+        ended = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, item.nodeid],
+            cwd=item.config.rootpath,
+            env=environment | {OWN_PROCESS: "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
     if ended.returncode != 0:
         pytest.fail(f"it failed in its own process:\n{ended.stdout}", pytrace=False)
 

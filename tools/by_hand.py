@@ -230,7 +230,9 @@ MUTANTS = [
         "row.weighted or record.priority > 0",
         "row.weighted",
     ),
-    Mutant("a body that is wanted is not read", QUEUE, "(int(bodies), row.ready", "(0, row.ready"),
+    Mutant(
+        "a body that is wanted is not read", QUEUE, "with_bodies = int(bodies)", "with_bodies = 0"
+    ),
     Mutant(
         "ids are numbers",
         SQL,

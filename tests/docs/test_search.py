@@ -80,8 +80,9 @@ def test_the_readme_begins_with_a_short_program_and_what_it_prints() -> None:
     before, _, rest = readme.partition("```python\n")
     assert "\n## " not in before
     program, _, after = rest.partition("```")
-    assert len([line for line in program.splitlines() if line and line[0] != "#"]) <= 10
-    assert after.lstrip().startswith("```text\n")
+    assert len([line for line in program.splitlines() if line and line[0] != "#"]) <= 8
+    assert after.lstrip().startswith("```sh\npython shop.py\n")
+    assert "```text\norder-42 is cancelled\n```" in after.partition("\n## ")[0]
     titles = re.findall(r"^## (.+)$", readme, re.M)
     assert titles[:2] == ["What it promises", "Instead of"]
     for name in ("Celery", "RQ", "polling a table", "RabbitMQ", "Redis sorted set"):

@@ -1101,8 +1101,8 @@ class Queue(BaseQueue):
         Example:
             >>> import bide
             >>> orders = bide.Queue("orders", "memory://")
-            >>> orders.past("1h").why_empty
-            'no worker or server has recorded yet'
+            >>> len(orders.past("1h").slots)
+            60
         """
         from bide.model.past import past_command  # here: most programs look at no past
         from bide.observing.past import reading_past

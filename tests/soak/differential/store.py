@@ -30,6 +30,7 @@ class Store:
         self._server_clock = server_clock
         self.lane = Lane(open_engine, self._clock)
         """The way to the store, which is opened with the first command."""
+        self.lane.users.append(None)  # the store: else queues of other tests would close it
 
     def begin(self, now: int) -> None:
         """Set the clock to the time at which a sequence begins."""

@@ -170,8 +170,9 @@ def test_with_pytest_django(database: str, tmp_path: Path, request: pytest.Fixtu
     environment = {**os.environ, "KIT_FOLDER": str(tmp_path)}
     if database == "postgresql":
         environment["KIT_POSTGRES"] = str(request.getfixturevalue("postgres").folder)
+    options = ["-c", "pytest.ini", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 't'}"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-c", "pytest.ini", "-p", "no:cacheprovider"],
+        [sys.executable, "-m", "pytest", *options],
         cwd=PROJECT,
         env=environment,
         stdout=subprocess.PIPE,

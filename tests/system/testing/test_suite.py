@@ -68,6 +68,7 @@ def test_an_engine_of_somebody_else_is_held_to_the_promises(tmp_path: Path) -> N
         "-q",
         "-p",
         "no:cacheprovider",
+        f"--basetemp={tmp_path / 't'}",
         "test_mine.py",
         "-k",
         "never_one_tick_early or as_durable or any_script_is",

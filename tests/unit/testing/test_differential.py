@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pytest
 from msgspec.structs import replace
 
+import bide
 from bide.engines.memory import MemoryEngine
 from bide.engines.port import Identities
 from bide.model import commands as cmd
@@ -129,6 +130,11 @@ def test_a_planted_difference_is_told_in_a_few_steps(name: str) -> None:
 def test_engines_that_answer_alike_show_no_difference() -> None:
     with lying(truth) as store:
         assert search([store], 7, 40, most(3)) is None
+
+
+def test_a_queue_that_another_test_has_left_open_changes_nothing() -> None:
+    with bide.Queue("left", "memory://"), lying(truth) as store:
+        assert search([store], 7, 10, most(2)) is None
 
 
 def test_a_seed_is_one_sequence() -> None:
