@@ -4,6 +4,7 @@
 """
 
 import os
+import random
 import sqlite3
 import tempfile
 import time
@@ -15,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 import bide
-from benchmarks.core.store import BODY, folder, random_dues
+from benchmarks.core.store import BODY, WEEK, folder
 from benchmarks.figure import Figure
 from tests.postgres_server import PostgresServer, new_folder
 from tests.servers import RedisServer
@@ -177,12 +178,12 @@ def _measured(kind: str, store: Store) -> Iterator[Figure]:
 
 def _fill(queue: bide.Queue) -> None:
     """Put messages that are due at random within a week."""
-    start = time.time() + 3_600
+    start, chance = time.time() + 3_600, random.Random(PENDING)
     for first in range(0, PENDING, LIST):
-        dues = random_dues(LIST, start)
+        numbers = range(first, min(first + LIST, PENDING))
         queue.put_many(
-            bide.NewMessage(BODY, id=f"m{first + number:010}", at=due)
-            for number, due in enumerate(dues)
+            bide.NewMessage(BODY, id=f"m{number:010}", at=start + chance.random() * WEEK)
+            for number in numbers
         )
 
 

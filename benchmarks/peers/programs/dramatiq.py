@@ -14,7 +14,7 @@ from benchmarks.peers.programs.protocol import (
     note,
     run,
     run_module,
-    settings,
+    setting_options,
     store,
 )
 
@@ -41,8 +41,7 @@ class Dramatiq(Peer):
 
     def work(self) -> None:
         """Run `dramatiq`."""
-        options = [text for name, value in settings().items() for text in (name, str(value))]
-        run_module("dramatiq", "benchmarks.peers.programs.dramatiq", *options)
+        run_module("dramatiq", "benchmarks.peers.programs.dramatiq", *setting_options())
 
 
 def _delay(due: float) -> int:

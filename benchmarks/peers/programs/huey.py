@@ -12,7 +12,7 @@ from benchmarks.peers.programs.protocol import (
     note,
     run,
     run_module,
-    settings,
+    setting_options,
     store,
 )
 
@@ -46,8 +46,9 @@ class Huey(Peer):
 
     def work(self) -> None:
         """Run `huey_consumer`."""
-        options = [text for name, value in settings().items() for text in (name, str(value))]
-        run_module("huey.bin.huey_consumer", "benchmarks.peers.programs.huey.huey", *options)
+        run_module(
+            "huey.bin.huey_consumer", "benchmarks.peers.programs.huey.huey", *setting_options()
+        )
 
 
 if __name__ == "__main__":

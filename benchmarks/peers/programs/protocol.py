@@ -25,6 +25,7 @@ __all__ = [
     "note",
     "run",
     "run_module",
+    "setting_options",
     "settings",
     "store",
 ]
@@ -90,6 +91,11 @@ def settings() -> dict[str, Any]:
     """Return the tuned settings of this run; none if the defaults of the peer are measured."""
     chosen: dict[str, Any] = json.loads(os.environ.get("PEER_SETTINGS", "{}"))
     return chosen
+
+
+def setting_options() -> list[str]:
+    """Return the tuned settings as options of a command: each name and its value."""
+    return [text for name, value in settings().items() for text in (name, str(value))]
 
 
 def note(number: int, due: float) -> None:

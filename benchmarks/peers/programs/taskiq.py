@@ -17,7 +17,7 @@ from benchmarks.peers.programs.protocol import (
     note,
     run,
     run_module,
-    settings,
+    setting_options,
     store,
 )
 
@@ -71,8 +71,7 @@ class Taskiq(Peer):
 
     def work(self) -> None:
         """Run `taskiq scheduler` and `taskiq worker`."""
-        options = [text for name, value in settings().items() for text in (name, str(value))]
-        scheduling = ["scheduler", f"{MODULE}:scheduler", *options]
+        scheduling = ["scheduler", f"{MODULE}:scheduler", *setting_options()]
         subprocess.Popen([sys.executable, "-m", "taskiq", *scheduling])  # of the same session
         run_module("taskiq", "worker", f"{MODULE}:broker")
 

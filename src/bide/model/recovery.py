@@ -174,9 +174,19 @@ def planned_of(message: Message) -> int:
     return message.due if message.planned is None else message.planned
 
 
-def _order(message: Message) -> tuple[int, int, str, int]:
-    """Return what decides which message of a group was planned last, and its priority."""
-    return planned_of(message), message.created or 0, message.id, message.priority
+class _Place(NamedTuple):
+    """Where a message stands in its group: the greatest one was planned last."""
+
+    planned: int
+    created: int
+    id: str
+    priority: int
+    """It decides nothing here: no two messages have one id."""
+
+    @classmethod
+    def of(cls, message: Message) -> "_Place":
+        """Return the place of a message."""
+        return cls(planned_of(message), message.created or 0, message.id, message.priority)
 
 
 class Overdue(msgspec.Struct):
@@ -267,7 +277,7 @@ class Survey:
         self.plan, self.now = plan, now
         self.report = Overdue(queue, now, late=[0] * (len(LATENESS) + 1))
         self._groups: Counter[str] = Counter()
-        self._latest: dict[str, tuple[int, int, str, int]] = {}
+        self._latest: dict[str, _Place] = {}
         """By group: the message that was planned last, if the plan keeps only that."""
         self._ungrouped: Counter[int] = Counter()
         """By priority: how many messages are kept whatever is in their group."""
@@ -289,8 +299,8 @@ class Survey:
         if _is_expired(message, self.now):
             report.expired += 1
         elif self._supersedes(message):
-            group, order = message.group or "", _order(message)
-            self._latest[group] = max(order, self._latest.get(group, order))
+            group, place = message.group or "", _Place.of(message)
+            self._latest[group] = max(place, self._latest.get(group, place))
         elif message.rule is not None or lateness <= self._latest_ms:
             self._ungrouped[message.priority] += 1
 
@@ -303,9 +313,9 @@ class Survey:
     def kept(self) -> Counter[int]:
         """How many messages the plan keeps, by priority."""
         return self._ungrouped + Counter(
-            priority
-            for planned, _created, _id, priority in self._latest.values()
-            if self.now - planned <= self._latest_ms
+            latest.priority
+            for latest in self._latest.values()
+            if self.now - latest.planned <= self._latest_ms
         )
 
     def counted(self, plan: str) -> Overdue:
@@ -325,7 +335,7 @@ class Survey:
             return "dropped"
         if self._supersedes(message):
             latest = self._latest.get(message.group or "")
-            if latest is not None and _order(message) < latest:
+            if latest is not None and _Place.of(message) < latest:
                 return "superseded"
         return "kept"
 
@@ -435,7 +445,7 @@ def _offset_of(plan: Recovery, count: int) -> Callable[[int], int] | None:
     """
     if plan.spread is not None:
         span, most = milliseconds(plan.spread, "spread"), max(1, count)
-        # There may be more messages than were counted: these come at the end.
+        # There may be more messages than were counted: beyond the end is the end.
         return lambda number: min(number, most) * span // most
     if plan.rate is not None:
         us = interval(plan.rate)

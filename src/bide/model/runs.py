@@ -63,7 +63,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
             >>> Run(1_700_000_000_000, left=3).text
             '2023-11-14T22:13:20.000Z left=3'
         """
-        return _text_of(*msgspec.structs.astuple(self))
+        return _text_of(self)
 
     @classmethod
     def of(cls, text: str) -> "Run":
@@ -101,23 +101,14 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
 
 @lru_cache(maxsize=512)
-def _text_of(
-    at: int,
-    left: int | None,
-    held: bool,
-    previous: int | None,
-    added: bool,
-    zones: str,
-    again: bool,
-    opens: int | None,
-) -> str:
+def _text_of(run: Run) -> str:
     """Return the text of a run."""
-    previous_text = "" if previous is None else f" after={iso(previous)}"
-    left_text = "" if left is None else f" left={left}"
-    zones_text = f" zones={zones}" if zones else ""
-    opens_text = "" if opens is None else f" opens={iso(opens)}"
-    flags = f"{' added' * added}{' again' * again}{HELD * held}"
-    return f"{iso(at)}{previous_text}{left_text}{zones_text}{opens_text}{flags}"
+    previous = "" if run.previous is None else f" after={iso(run.previous)}"
+    left = "" if run.left is None else f" left={run.left}"
+    zones = f" zones={run.zones}" if run.zones else ""
+    opens = "" if run.opens is None else f" opens={iso(run.opens)}"
+    flags = f"{' added' * run.added}{' again' * run.again}{HELD * run.held}"
+    return f"{iso(run.at)}{previous}{left}{zones}{opens}{flags}"
 
 
 @lru_cache(maxsize=512)
@@ -135,8 +126,16 @@ def _run_of(text: str) -> Run:
     except (ValueError, InvalidArgument):
         raise InvalidArgument(f"{text!r} is not a run of a message that repeats") from None
     left = None if match[3] is None else int(match[3])
-    is_added, is_again, is_held = (match[group] is not None for group in (6, 7, 8))
-    return Run(at, left, is_held, previous, is_added, match[4] or "", is_again, opens)
+    return Run(
+        at,
+        left,
+        held=match[8] is not None,
+        previous=previous,
+        added=match[6] is not None,
+        zones=match[4] or "",
+        again=match[7] is not None,
+        opens=opens,
+    )
 
 
 class FirstRun(NamedTuple):

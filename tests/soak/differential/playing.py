@@ -186,8 +186,8 @@ class Player:
     ) -> dict[str, Any]:
         """Return the arguments of a recovery that does the same in whatever order messages come.
 
-        A plan that gives them times does so in the order of the ready ones, and until a claim has
-        looked at them, that is the store's. So for several it is only tried out.
+        A plan gives times to those of one priority in the order of the store, and each store has
+        its own for messages that are due at one time. So for several it is only tried out.
         """
         has_order = plan.paces and len(list(queue.scan("ready"))) > 1
         return {"plan": plan, "dry_run": dry_run or has_order}

@@ -631,7 +631,7 @@ class Quotas:
 
     async def close(self) -> None:
         """End the counts that are under way."""
-        if self.lane.bound_runs == self.bound_runs:  # a server of another test may have it now
+        if self.lane.bound_runs == self.bound_runs:  # else another server of this process has it
             self.lane.bound_runs = None
         self._loop = None
         await cancel(self.counts_under_way.values())
