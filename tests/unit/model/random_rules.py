@@ -34,7 +34,8 @@ class RandomRule(NamedTuple):
     fields: dict[str, Any]
     """The numbers of each field, by the names of dateutil; missing: any."""
     start: datetime
-    """In the zone of the rule, without saying so; its clocks do not skip it."""
+    """In the zone of the rule, without saying so. Its clocks do not skip it; if they show it twice,
+    the first time is meant."""
 
 
 def random_rule(chance: Random) -> RandomRule:
@@ -57,7 +58,7 @@ def random_rule(chance: Random) -> RandomRule:
         bide.Cron(" ".join(texts), zone),
         {"byminute": minutes, "byhour": hours}
         | {name: numbers for name, numbers in named.items() if numbers is not None},
-        start.astimezone(ZoneInfo(zone)).replace(tzinfo=None),
+        start.astimezone(ZoneInfo(zone)).replace(tzinfo=None, fold=0),
     )
 
 
