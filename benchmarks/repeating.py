@@ -11,6 +11,7 @@ from typing import Any
 import bide
 from benchmarks.compare.stores import open_store
 from benchmarks.figure import Figure
+from bide.model.runs import first_run
 
 __all__ = ["run"]
 
@@ -35,11 +36,12 @@ def run(only: str) -> Iterator[Figure]:
 
 
 def _puts(kind: str, queue: bide.Queue) -> Iterator[Figure]:
-    """Put messages that repeat, in turn with messages that do not."""
+    """Put messages that repeat, in turn with messages that do not, all due at one time."""
     names = (f"put-{number}" for number in count())
+    due = first_run(RULE, time.time_ns() // 1_000_000).due / 1_000
 
     def once() -> float:
-        return _seconds(lambda id: queue.put("x", id=id, delay=3_600), _next(names))
+        return _seconds(lambda id: queue.put("x", id=id, at=due), _next(names))
 
     def repeated() -> float:
         return _seconds(lambda id: queue.put("x", id=id, repeat=RULE), _next(names))

@@ -177,12 +177,13 @@ def planned_run(rule: Repeat, window: Window | None, at: int, **fields: Any) -> 
         at: the time.
         fields: the other fields of the run.
     """
-    zones = rule.zones or ("" if window is None else window.zones)
-    run = Run(merged(rule, window, at, rule.recurrence()), zones=zones, **fields)
-    return run.in_window(window)
+    if window is None:
+        return Run(at, zones=rule.zones, **fields)
+    at_last = merged(rule, window, at, rule.recurrence())
+    return Run(at_last, zones=rule.zones or window.zones, **fields).in_window(window)
 
 
-def merged(rule: Repeat, window: Window | None, at: int, times: Recurrence) -> int:
+def merged(rule: Repeat, window: Window, at: int, times: Recurrence) -> int:
     """Return the time of the run that is delivered for a time of the rule.
 
     With `missed="all"` that is its own. Else all runs whose times pass while the window is closed
@@ -190,11 +191,11 @@ def merged(rule: Repeat, window: Window | None, at: int, times: Recurrence) -> i
 
     Args:
         rule: of the message.
-        window: in which it is delivered; `None`: there is none.
+        window: in which it is delivered.
         at: the time.
         times: all times of the rule.
     """
-    if window is None or rule.missed == "all":
+    if rule.missed == "all":
         return at
     return latest(times, min(window.opening(at), rule.end), at)
 

@@ -183,10 +183,11 @@ class CommandBuilder:
         else:
             at_ms, delay_ms = when(message.delay, message.at)
             if message.repeat is not None:
-                from bide.model import runs  # here: most programs put no message that repeats
+                # Here: most programs put no message that repeats.
+                from bide.model.runs import check_repeated_id, first_run_of
 
-                runs.check_repeated_id(id)
-                rule, run, at_ms = runs.first_run_of(message, at_ms, delay_ms, self.now())
+                check_repeated_id(id)
+                rule, run, at_ms = first_run_of(message, at_ms, delay_ms, self.now())
                 delay_ms = 0
             elif message.window is not None:
                 from bide.queue.rules import placed  # here: most messages have no window
