@@ -163,7 +163,8 @@ def _run_in_own_process(item: pytest.Item) -> None:
     full = ["--full"] * item.config.getoption("full")
     # Processes that share the usual folder trip over each other as they tidy it up at their end.
     with tempfile.TemporaryDirectory() as folder:
-        options = ["--quiet", f"--basetemp={folder}/t", *full]
+        # It has less time than this process, so that what is printed names where it hung.
+        options = ["--quiet", f"--basetemp={folder}/t", "-o", "faulthandler_timeout=180", *full]
         ended = subprocess.run(
             [sys.executable, "-m", "pytest", *options, item.nodeid],
             cwd=item.config.rootpath,

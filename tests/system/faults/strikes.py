@@ -71,8 +71,8 @@ class Alarms:
             raise self.error
 
 
-SPARED = (logging.__file__, importlib.metadata.__file__)
-"""Modules of Python that an error leaves broken: one keeps its lock, the other an empty list."""
+SPARED = (logging.__file__, importlib.metadata.__file__, "<frozen importlib._bootstrap>")
+"""Modules of Python that an error leaves broken: two keep a lock, one keeps an empty list."""
 
 
 def is_spared(frame: FrameType | None) -> bool:

@@ -4,7 +4,6 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Generator, Sequence
-from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -133,9 +132,8 @@ def as_library(text: str) -> Library:
     )
 
 
-@cache
-def load_library() -> Library:
-    """Return the library of this version."""
+def _read_library() -> Library:
+    """Return the library as its files have it."""
     folder = files("bide.engines.redis") / "lua"
     texts = [(folder / f"{name}.lua").read_text("utf-8") for name in _SHARED]
     # A chunk of Lua may have 200 local names at a time: in a block, those of a file are its own.
@@ -143,3 +141,8 @@ def load_library() -> Library:
     # it does not know for a global one, and Redis refuses that only when the line is executed.
     texts += [f"do\n{(folder / f'{name}.lua').read_text('utf-8')}end\n" for name in _VERBS]
     return as_library(with_constants("".join(texts), CONSTANTS))
+
+
+LIBRARY = _read_library()
+"""The library of this version. It is read as the module is loaded: Python imports parts of itself
+for that, and an import that a signal handler breaks off leaves its lock with nobody."""

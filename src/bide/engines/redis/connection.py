@@ -4,7 +4,7 @@ from typing import Any
 
 from redis import exceptions as redis_errors
 
-from bide.engines.redis.calls import load_library
+from bide.engines.redis.calls import LIBRARY
 from bide.engines.redis.dangers import (
     ENDS_CONNECTIONS,
     LARGEST_ANSWER,
@@ -146,14 +146,13 @@ class RedisConnection(Wire):
 
     def _load(self) -> None:
         """Load the library, unless it is there, and check that this user may run all of it."""
-        library = load_library()
         check_rights: tuple[Arg, ...] = (
             "FCALL",
-            library.functions["rights"],
+            LIBRARY.functions["rights"],
             0,
-            *library.commands,
+            *LIBRARY.commands,
         )
-        packed = pack(("FUNCTION", "LOAD", library.text)) + pack(check_rights)
+        packed = pack(("FUNCTION", "LOAD", LIBRARY.text)) + pack(check_rights)
         loaded, missing = self.exchange(packed, [_NO_LABEL] * 2)
         if isinstance(loaded, Refusal) and "already exists" not in str(loaded):
             if loaded.word not in _TAKES_NO_CHANGES:

@@ -13,7 +13,7 @@ from typing import Any
 
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.port import Identity
-from bide.engines.redis.calls import CHANGING, ScriptCall, load_library
+from bide.engines.redis.calls import CHANGING, LIBRARY, ScriptCall
 from bide.engines.redis.connection import check_layout
 from bide.engines.redis.layout import (
     LAYOUT,
@@ -58,7 +58,7 @@ class CallSender(Transport):
         self, settings: RedisSettings, lane: str, on_lost: Callable[[str, int], None]
     ) -> None:
         super().__init__(settings)
-        self._library = load_library()
+        self._library = LIBRARY
         self._lane = lane
         self._lifetime = int(settings.reconnect) + SPARE
         """For how many seconds the store keeps the reply to a call."""
@@ -236,7 +236,7 @@ def _call_of(
 ) -> tuple[int, PackedWords]:
     """Return the same, with the keys under which the store keeps the reply."""
     keys = [*script_keys(queue, shard), *reply_keys]
-    words: tuple[Word, ...] = "FCALL", load_library().functions[script], str(len(keys)), *keys
+    words: tuple[Word, ...] = "FCALL", LIBRARY.functions[script], str(len(keys)), *keys
     return slot_of(keys[0]), pack_first(words)
 
 

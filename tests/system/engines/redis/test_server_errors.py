@@ -17,7 +17,7 @@ import bide
 import bide.engines.redis
 from bide.engines.findings import examine
 from bide.engines.redis import RedisEngine
-from bide.engines.redis.calls import load_library
+from bide.engines.redis.calls import LIBRARY
 from bide.engines.redis.layout import LAYOUT, LAYOUTS
 from bide.model.commands import Ack, Cancel, Claim, Configure, Count, Lease, Put, Queues, Scan
 from bide.model.errors import (
@@ -172,7 +172,7 @@ def test_a_server_that_has_renamed_a_command_says_so(
 def test_the_acl_of_the_documentation_names_what_scripts_call() -> None:
     told = re.search(r"^user bide on >password (.*)$", DOCS.read_text(), re.MULTILINE)
     assert told is not None
-    called = {name.lower() for name in re.findall(r"'([A-Z]{3,})'", load_library().text)}
+    called = {name.lower() for name in re.findall(r"'([A-Z]{3,})'", LIBRARY.text)}
     options = {"count", "limit", "withscores"}
     assert called - options <= {word.lstrip("+") for word in told[1].split()}
 

@@ -6,7 +6,7 @@ import pytest
 import redis as client_library
 
 from bide.engines.redis import RedisEngine, connection, sender
-from bide.engines.redis.calls import Library, as_library, load_library
+from bide.engines.redis.calls import LIBRARY, Library, as_library
 from bide.model.commands import Ack, Cancel, Claim, Count, Lease, Put
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Outcomes
@@ -18,7 +18,7 @@ NOW = 1_700_000_000_000
 
 def other_library() -> Library:
     """Return the library as another version has it: of another text, and so of other names."""
-    *_, text = load_library().text.split("\n", 2)
+    *_, text = LIBRARY.text.split("\n", 2)
     return as_library(f"{text}-- another version\n")
 
 
@@ -29,7 +29,7 @@ def open_other(open_engine: Open, monkeypatch: pytest.MonkeyPatch) -> Open:
     def open_other(*url: str) -> RedisEngine:
         with monkeypatch.context() as patched:
             for module in (connection, sender):
-                patched.setattr(module, "load_library", other_library)
+                patched.setattr(module, "LIBRARY", other_library())
             return open_engine(*url)
 
     return open_other
@@ -49,7 +49,7 @@ def claim(engine: RedisEngine, count: int) -> Claimed:
 
 def test_the_library_has_room_for_five_more_shared_names(server: "client_library.Redis") -> None:
     """A function of Lua has at most 200 local variables, and the whole text is one."""
-    *_, text = load_library().text.split("\n", 2)
+    *_, text = LIBRARY.text.split("\n", 2)
     more = "".join(f"local another{number}\n" for number in range(5))
     server.function_load(as_library(more + text).text)
 
