@@ -212,11 +212,11 @@ def first_run_of(message: NewMessage, at: int | None, delay: int, now: int) -> F
     Raises:
         InvalidArgument: another option of the message cannot be combined with `repeat`.
     """
-    for name in ("latest", "spread"):
-        if getattr(message, name) is not None:
-            raise InvalidArgument(
-                f"{name}= and repeat= cannot be combined: its rule says when it is due"
-            )
+    if message.latest is not None or message.spread is not None:
+        name = "spread" if message.latest is None else "latest"
+        raise InvalidArgument(
+            f"{name}= and repeat= cannot be combined: its rule says when it is due"
+        )
     is_given = at is not None or message.delay is not None
     due = now + delay if is_given and at is None else at
     return first_run_at(message.repeat, due, now, message.window)
@@ -240,7 +240,8 @@ def first_run_at(rule: object, due: int | None, now: int, window: Window | None 
     run = first_run(rule, now, window=window)
     if due is not None:  # the rule must have times all the same
         run = Run(due, rule.times).in_window(window)
-    return FirstRun(TimeRule(rule, window=window).text or "", run.text, run.due)
+    text = rule.text if window is None else TimeRule(rule, window=window).text or ""
+    return FirstRun(text, run.text, run.due)
 
 
 def following(

@@ -48,9 +48,10 @@ class Session(Transaction):
         """Execute one command."""
         if isinstance(command, Put) and command.origin is None:
             return self.put(command)
-        from bide.engines.execution.commands import execute  # here: a program may only put
+        # Here: a program may only put. In this form it takes a third of the time of `from ...`.
+        import bide.engines.execution.commands as execution
 
-        return execute(self, command)
+        return execution.execute(self, command)
 
     # Queues.
 
