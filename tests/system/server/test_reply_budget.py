@@ -164,6 +164,7 @@ def held(client: Client, *kinds: type[cmd.Command]) -> Iterator[Reads]:
     reads = Reads(client, *kinds)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reads.service.lane, "acall", reads.acall)
+        patch.setattr(reply_budget, "PATIENCE", 600.0)  # on a busy machine, too, requests wait
         try:
             yield reads
         finally:
