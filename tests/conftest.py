@@ -161,10 +161,17 @@ def _run_in_own_process(item: pytest.Item) -> None:
     left_out = [name for name in os.environ if name.startswith(("PYTEST_XDIST", "PYTEST_CURRENT"))]
     environment = {name: os.environ[name] for name in os.environ.keys() - left_out}
     full = ["--full"] * item.config.getoption("full")
+    # It has less time than this process, so that what is printed names where it hung.
+    limit = float(item.config.getini("faulthandler_timeout")) * 0.75
     # Processes that share the usual folder trip over each other as they tidy it up at their end.
     with tempfile.TemporaryDirectory() as folder:
-        # It has less time than this process, so that what is printed names where it hung.
-        options = ["--quiet", f"--basetemp={folder}/t", "-o", "faulthandler_timeout=180", *full]
+        options = [
+            "--quiet",
+            f"--basetemp={folder}/t",
+            "-o",
+            f"faulthandler_timeout={limit}",
+            *full,
+        ]
         ended = subprocess.run(
             [sys.executable, "-m", "pytest", *options, item.nodeid],
             cwd=item.config.rootpath,
