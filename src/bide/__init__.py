@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from bide.model import errors as _errors
-from bide.model.ended import End, NotAcked
+from bide.model.ended import End, Ended, NotAcked
 from bide.model.errors import *  # noqa: F403  (all of them are public)
 from bide.model.message import Failure, Message, NewMessage, Progress
 from bide.model.replies import ClosedGroup, Counts, Flow, Outcome, Sizes
@@ -107,6 +107,7 @@ __all__ = [
     "Delivery",
     "Discard",
     "End",
+    "Ended",
     "Every",
     "Explanation",
     "Failure",

@@ -7,12 +7,13 @@ them.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from bide.engines.ended_pages import EndPosition, EndSpan
 from bide.engines.queue_row import QueueRow
 from bide.engines.rules.change import Change, Facts
 from bide.engines.rules.record import Record
 from bide.model.command_parts import Origin, Where
 from bide.model.commands import Ack, Put, Scan
-from bide.model.ended import End
+from bide.model.ended import End, Ended, Ending
 from bide.model.message import State
 from bide.model.replies import ClosedGroup, Flow, Outcomes, Pause, Sizes
 
@@ -147,6 +148,12 @@ class StoredQueue(Protocol):
 
     def ends_of(self, id: str) -> list[End]:
         """Return how messages with an id ended, the newest first."""
+
+    def last_ends(self, span: EndSpan, how: Ending | None) -> Iterator[Ended | EndPosition]:
+        """Yield ids with their last ends, in order: those of a span, and of a way to end.
+
+        Where the queue has looked at `LOOKED_AT` ends, it yields the position of the last of these.
+        """
 
     def flow(self) -> Flow:
         """Return the counters of what has happened."""

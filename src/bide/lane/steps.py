@@ -5,12 +5,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bide.model.commands import Command, Find, Scan
+from bide.model.commands import Command, Find, ListEnded, Scan
 from bide.model.message import Message
-from bide.model.replies import Found, Outcome, Page
+from bide.model.replies import EndedPage, Found, Outcome, Page
 
 R = TypeVar("R")
 C = TypeVar("C")
+L = TypeVar("L", bound=Scan | ListEnded)
 
 Steps = Generator[Command, Any, R]
 """Yields commands, receives their replies or raises why there is none, and returns a result."""
@@ -66,7 +67,7 @@ def outcomes_of(*commands: Command) -> Steps[list[Outcome]]:
     return outcomes
 
 
-def following(scan: Scan, page: Page) -> Scan | None:
+def following(scan: L, page: Page | EndedPage) -> L | None:
     """Return the command that reads the next page; `None` if there is none."""
     return None if page.cursor is None else msgspec.structs.replace(scan, cursor=page.cursor)
 

@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import astuple
 
 from bide.model.command_parts import Lease, NewTime, NextRun, Origin, Where
+from bide.model.ended import Ending
 from bide.model.limits import (
     BULK,
     MAX_BUCKETS,
@@ -61,6 +62,7 @@ __all__ = [
     "ForecastCommand",
     "History",
     "Lease",
+    "ListEnded",
     "NewTime",
     "NextRun",
     "OnConflict",
@@ -487,6 +489,28 @@ class History(_Command, frozen=True, tag="history"):
         return not self.watch
 
 
+class ListEnded(_Command, frozen=True, tag="list_ended"):
+    """Read which messages have ended: each id once, with its last end. Answers `EndedPage`.
+
+    The first that ended comes first; those of one millisecond come in the order of their ids, by
+    their bytes. The list has what `History` knows, so a queue without `history` and `result_ttl`
+    has nothing. A page may have few, and a cursor: a store looks at so many ends at a time.
+    """
+
+    how: Ending | None = None
+    """Only those whose last end was this."""
+    after: UnixMs | None = None
+    """Only those whose last end was at this time or later."""
+    before: UnixMs | None = None
+    """Only those whose last end was before this time."""
+    cursor: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_COUNT)] = 500
+    max_bytes: _Bytes = MAX_BYTES
+    """The maximum size of a page in bytes; it has at least one message, if one is there."""
+
+    only_reads: ClassVar[bool] = True
+
+
 class Configure(_Command, frozen=True, tag="configure"):
     """Change the settings that are given; 0: off. Answers `Settings`. Times are milliseconds.
 
@@ -610,6 +634,7 @@ Command = (
     | ForecastCommand
     | Explain
     | History
+    | ListEnded
     | Configure
     | Purge
     | CloseGroup

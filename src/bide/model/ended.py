@@ -1,6 +1,7 @@
 """What a queue remembers of messages that have ended."""
 
 import sys
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
@@ -9,6 +10,7 @@ from bide.model.body import OR_BYTES, check_json, encode
 from bide.model.errors import BideError, InvalidArgument
 from bide.model.limits import MAX_RESULT
 from bide.model.message import LAPSED, Failure
+from bide.model.times import to_datetime
 
 Ending = Literal["acked", "cancelled", "expired", "dead", "purged"]
 
@@ -81,6 +83,38 @@ class End(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tru
         return attempts
 
 
+class Ended(End, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """A message that has ended, and its last end, as a list of a queue with `history` has it.
+
+    It has no `result`: `Queue.history` and `Queue.result` read that.
+    """
+
+    id: str
+
+    @classmethod
+    def of(cls, id: str, end: End) -> "Ended":
+        """Return the entry of a message in a list.
+
+        Example:
+            >>> end = End(how="acked", moment=0, by="w1", due=0, attempt=1, result=b"3")
+            >>> entry = Ended.of("order-42", end)
+            >>> entry.id, entry.how, entry.result
+            ('order-42', 'acked', None)
+        """
+        values = {name: getattr(end, name) for name in End.__struct_fields__}
+        return cls(id=id, **{**values, "result": None})
+
+    @property
+    def ended_at(self) -> datetime:
+        """`moment` as an aware `datetime`."""
+        return to_datetime(self.moment)
+
+    @property
+    def error(self) -> str | None:
+        """The reason of the last failure, if there was one; with `history` alone."""
+        return self.failures[-1].reason if self.failures else None
+
+
 class NotAcked(BideError):
     """A message has no result: it died, expired, was cancelled or purged."""
 
@@ -95,23 +129,26 @@ def why_not_kept(queue: str, state: str | None, keep: int, history: int) -> str 
 
     Args:
         queue: its name.
-        state: the state that is listed.
+        state: the state that is listed, or the way to end.
         keep: its setting, in milliseconds.
         history: its setting, in milliseconds.
 
     Example:
         >>> str(why_not_kept("orders", "acked", 0, 86_400_000)).partition("; ")[2]
-        "'bide history orders ID' says how one has ended"
+        "'bide ended orders --how acked' lists those that it remembers"
         >>> why_not_kept("orders", "acked", 1, 0), why_not_kept("orders", "dead", 0, 0)
         (None, None)
     """
+    remembering = f"'bide set {queue} --history 7d' remembers how each has ended"
+    if state in ("cancelled", "purged") and not history:
+        return f"{queue} keeps no {state} messages; {remembering}"
     if state != "acked" or keep:
         return None
     fix = f"'bide set {queue} --keep 1d' does, and refuses their ids"
     text = f"{queue} keeps no acked messages ({fix})"
     if history:
-        return f"{text}; 'bide history {queue} ID' says how one has ended"
-    return f"{text}; 'bide set {queue} --history 7d' remembers how each has ended"
+        return f"{text}; 'bide ended {queue} --how acked' lists those that it remembers"
+    return f"{text}; {remembering}"
 
 
 def check_result(result: bytes) -> None:

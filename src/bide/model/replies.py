@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from bide.model.command_parts import Lease
-from bide.model.ended import End
+from bide.model.ended import End, Ended
 from bide.model.errors import OutcomePending
 from bide.model.message import Failure, Message, Progress, State
 from bide.model.times import UnixMs, to_datetime
@@ -616,6 +616,13 @@ class Ends(msgspec.Struct, frozen=True, gc=False, tag="ends", omit_defaults=True
     """The newest first."""
 
 
+class EndedPage(msgspec.Struct, frozen=True, gc=False, tag="ended_page", omit_defaults=True):
+    """A page of messages that have ended, and the cursor of the next page (`None`: none)."""
+
+    messages: list[Ended]
+    cursor: str | None
+
+
 class Deleted(msgspec.Struct, frozen=True, gc=False, tag="deleted", omit_defaults=True):
     """Whether a queue was deleted; if not, what it contains."""
 
@@ -632,7 +639,7 @@ class Names(msgspec.Struct, frozen=True, gc=False, tag="names"):
     names: list[str]
 
 
-_Read = Found | Page | Counts | Forecasted | Explained | Ends | GroupsClosed | Names
+_Read = Found | Page | Counts | Forecasted | Explained | Ends | EndedPage | GroupsClosed | Names
 Reply = Outcomes | Claimed | Affected | QueueSettings | Deleted | _Read
 
 

@@ -15,12 +15,21 @@ from types import GenericAlias
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast, get_args
 
 from bide.lane.steps import Steps, arun_steps, following
-from bide.model.commands import Cancel, Command, Purge, Put, Reschedule, Revive, Scan, Where
+from bide.model.commands import (
+    Cancel,
+    Command,
+    ListEnded,
+    Purge,
+    Put,
+    Reschedule,
+    Revive,
+    Scan,
+    Where,
+)
 from bide.model.errors import WrongContext
 from bide.model.limits import IMPORT_LINES, MAX_BYTES
-from bide.model.message import Message
 from bide.model.recovery import Recovered, Recovery
-from bide.model.replies import Page
+from bide.model.replies import EndedPage, Page
 from bide.model.times import Duration
 from bide.model.undoing import Undoable, Undone
 from bide.queue import spans
@@ -148,6 +157,7 @@ class AsyncQueue(BaseQueue):
     export = iterated(Queue.export)
     explain = awaited(Queue.explain)
     history = awaited(Queue.history)
+    ended = iterated(Queue.ended)
     result = awaited(Queue.result)
     counts = awaited(Queue.counts)
     audit = awaited(Queue.audit)
@@ -242,11 +252,13 @@ class AsyncQueue(BaseQueue):
         return await arun_steps(steps, partial(self._execute, wait=wait, within=within))
 
     async def _walk(
-        self, scan: Scan | None, elements_of: Callable[[list[Message]], Iterable[Any]] = iter
+        self,
+        scan: Scan | ListEnded | None,
+        elements_of: Callable[[list[Any]], Iterable[Any]] = iter,
     ) -> AsyncIterator[Any]:
-        """Yield what `elements_of` makes of the messages of a scan, page by page."""
+        """Yield what `elements_of` makes of the messages of a list, page by page."""
         while scan is not None:
-            page: Page = await self._execute(scan)
+            page: Page | EndedPage = await self._execute(scan)
             for element in elements_of(page.messages):
                 yield element
             scan = following(scan, page)

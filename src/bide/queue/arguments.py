@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from bide.model.commands import Command
-from bide.model.ended import encode_result
+from bide.model.ended import ENDINGS, Ending, encode_result
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name, plain_text, text_of
 from bide.model.limits import MAX_COUNT, check_whole
@@ -144,6 +144,17 @@ def check_state(state: str) -> State:
     if state not in STATES:
         raise InvalidArgument(f"state={state!r} is none of {', '.join(STATES)}")
     return STATES[STATES.index(state)]  # the same text, with the type `State`
+
+
+def check_ending(how: str) -> Ending:
+    """Return a text as the way to end that it names.
+
+    Raises:
+        InvalidArgument: messages do not end so.
+    """
+    if how not in ENDINGS:
+        raise InvalidArgument(f"how={how!r} must be one of {', '.join(ENDINGS)}")
+    return ENDINGS[ENDINGS.index(how)]  # the same text, with the type `Ending`
 
 
 def wait_seconds(wait: Duration | None) -> float | None:

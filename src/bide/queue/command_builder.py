@@ -501,6 +501,18 @@ class CommandBuilder:
         size = check_whole(limit, name, 1, MAX_PAGE)
         return cmd.Scan(self.queue, scanned, self.where(group, after, before), limit=size)
 
+    def list_ended(
+        self, how: str | None, after: Moment | None, before: Moment | None, limit: int = 500
+    ) -> cmd.ListEnded:
+        """Return the command that reads the first page of the messages that have ended."""
+        return cmd.ListEnded(
+            self.queue,
+            None if how is None else arguments.check_ending(how),
+            None if after is None else unix(after, "after"),
+            None if before is None else unix(before, "before"),
+            limit=limit,
+        )
+
     def purge(self, state: str, before: Moment | None) -> cmd.Purge:
         """Return the command that purges."""
         checked = arguments.check_state(state)

@@ -13,6 +13,7 @@ from bide.model.commands import (
     Command,
     Count,
     Delete,
+    ListEnded,
     Purge,
     Put,
     Reschedule,
@@ -20,12 +21,12 @@ from bide.model.commands import (
     Scan,
     Where,
 )
-from bide.model.ended import End
+from bide.model.ended import End, Ended, Ending
 from bide.model.errors import InvalidArgument, WrongContext
 from bide.model.identity import check_name
 from bide.model.limits import BULK
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
-from bide.model.replies import ClosedGroup, Counts, Outcome, Page, QueueSettings
+from bide.model.replies import ClosedGroup, Counts, EndedPage, Outcome, Page, QueueSettings
 from bide.model.times import Duration, Moment, Rate, to_datetime
 from bide.queue import spans
 from bide.queue.arguments import (
@@ -1147,6 +1148,34 @@ class Queue(BaseQueue):
         """
         return self._run(ending(self._builder.history(id)))
 
+    def ended(
+        self,
+        how: Ending | None = None,
+        *,
+        after: Moment | None = None,
+        before: Moment | None = None,
+    ) -> Iterator[Ended]:
+        """Read which messages have ended: each id once, with its last end, the oldest end first.
+
+        A queue remembers this for as long as its setting `history` says; without it, nothing. It is
+        read lazily. Ends of the same millisecond come in the order of their ids.
+
+        Args:
+            how: only messages whose last end was "acked", "cancelled", "expired", "dead" or
+                "purged".
+            after: only those whose last end was at this time or later,
+            before: and before this time.
+
+        Example:
+            >>> import bide
+            >>> mails = bide.Queue("mails", "memory://", history="7d", actor="ann")
+            >>> outcome = mails.put({"to": "ada"}, id="reminder-42", delay="1h")
+            >>> outcome = mails.cancel("reminder-42")
+            >>> [(end.id, end.how, end.by) for end in mails.ended()]
+            [('reminder-42', 'cancelled', 'ann')]
+        """
+        return self._walk(self._builder.list_ended(how, after, before))
+
     @overload
     def result(self, id: str, *, wait: Duration | None = None) -> Any: ...
     @overload
@@ -1267,11 +1296,13 @@ class Queue(BaseQueue):
         return run_steps(steps, partial(self._execute, wait=wait, within=within))
 
     def _walk(
-        self, scan: Scan | None, elements_of: Callable[[list[Message]], Iterable[Any]] = iter
+        self,
+        scan: Scan | ListEnded | None,
+        elements_of: Callable[[list[Any]], Iterable[Any]] = iter,
     ) -> Iterator[Any]:
-        """Yield what `elements_of` makes of the messages of a scan, page by page."""
+        """Yield what `elements_of` makes of the messages of a list, page by page."""
         while scan is not None:
-            page: Page = self._execute(scan)
+            page: Page | EndedPage = self._execute(scan)
             yield from elements_of(page.messages)
             scan = following(scan, page)
 

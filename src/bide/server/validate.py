@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import UNSET
 
 from bide.engines.cursor import position
+from bide.engines.ended_pages import end_position
 from bide.model import commands as cmd
 from bide.model.body import check_json
 from bide.model.command_parts import check_origin
@@ -129,6 +130,8 @@ def _check_combinations(command: cmd.Command | Bulk | Undo | PastCommand) -> Non
             _check_cursor(command)
             if command.prefix is not None and (command.state or command.where):
                 raise InvalidArgument("prefix is for all messages; leave out state and where")
+        case cmd.ListEnded():
+            end_position(command.cursor)
         case cmd.Renew() if len(command.next) != len(command.leases):
             raise InvalidArgument(
                 f"there are {len(command.next):,} next runs for {len(command.leases):,} messages; "

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from bide.engines.ended_pages import LOOKED_AT
 from bide.engines.port import (
     Capabilities,
     Engine,
@@ -30,6 +31,7 @@ from bide.testing.conformance.driver import START, Driver, ids_of, leases
 from bide.testing.conformance.ending import EndCases
 from bide.testing.conformance.explaining import LimitReportCases
 from bide.testing.conformance.limiting import LimitCases
+from bide.testing.conformance.listing import EndListCases
 from bide.testing.conformance.repeating import RepetitionCases
 from bide.testing.conformance.scanning import ScanCases
 from bide.testing.conformance.scripts import EXAMPLES, ScriptCases, search
@@ -127,7 +129,9 @@ def unbounded(chance: Random) -> Script:
     ]
 
 
-class ShardedCases(ScriptCases, BatchCases, RepetitionCases, ScanCases, EndCases, ClaimCases):
+class ShardedCases(
+    ScriptCases, BatchCases, RepetitionCases, ScanCases, EndListCases, EndCases, ClaimCases
+):
     """What several shards do together, and whatever random scripts do.
 
     What is done up to a number at a time is done so in each shard.
@@ -137,6 +141,7 @@ class ShardedCases(ScriptCases, BatchCases, RepetitionCases, ScanCases, EndCases
 
     SHARDS = 4
     forgotten_at_once = SHARDS * FORGET
+    ends_looked_at_once = SHARDS * LOOKED_AT
 
     examples = EXAMPLES // effort(10, 5)
 

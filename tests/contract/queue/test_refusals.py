@@ -164,6 +164,7 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         (lambda q: q.reschedule("a", delay="40000d"), "past the year 2100"),
         (lambda q: q.get(7), "id must be a str, not int"),
         (lambda q: q.peek(0), "^count=0 must be a whole number from 1 to 10,000"),
+        (lambda q: list(q.ended("lost")), "how='lost' must be one of acked, cancelled, expired"),
         (lambda q: list(q.scan("sleeping")), "state='sleeping' is none of delayed, ready, leased"),
         (lambda q: list(q.scan(page=0)), "page=0 must be"),
         (lambda q: list(q.scan(before="x")), "before cannot be a str"),
@@ -216,7 +217,7 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         (lambda q: q.revive(delay=-1), "delay=-1 is negative"),
         (lambda q: q.revive(["a"], delay="40000d"), "past the year 2100"),
     ],
-    ids=[f"call {number}" for number in range(70)],
+    ids=[f"call {number}" for number in range(71)],
 )
 def test_other_calls_refuse(orders: Any, call: Any, text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):

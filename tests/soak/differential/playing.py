@@ -170,6 +170,8 @@ class Player:
                 return getattr(queue, step.call)(**arguments)
             case "scan":
                 return list(queue.scan(**arguments))
+            case "ended":
+                return list(queue.ended(**arguments))
             case "export":
                 return list(queue.export())
             case "search":
@@ -225,11 +227,15 @@ def _from_end(elements: list[Any], age: int) -> Any:
     return elements[-1 - age]
 
 
+LAST_CALLS = ("audit", "counts", "overdue", "closed_groups", "ended")
+"""What is asked of each queue at the end, without arguments."""
+
+
 def last_look() -> tuple[Step, ...]:
     """Return the steps that read all that is left: counts, scans, histories, audits."""
     steps = []
     for queue in ("q", "q2"):
-        steps += [Step(call, {}, queue) for call in ("audit", "counts", "overdue", "closed_groups")]
+        steps += [Step(call, {}, queue) for call in LAST_CALLS]
         states = ("delayed", "ready", "leased", "dead", "acked", "expired", None)
         steps += [Step("scan", {"state": state, "page": 50}, queue) for state in states]
         steps.append(Step("forecast", {"repeats": True}, queue))

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import bide
+from bide.model.ended import ENDINGS
 from bide.model.times import DAY_MS, to_datetime
 from bide.testing.conformance.drawing import either, several, some
 from tests.soak.differential.steps import (
@@ -252,7 +253,8 @@ class Calls:
             "audit": (1, some([{}])),
             "forecast": (1, fields(bucket=some([60, "1h"]), repeats=some([True]))),
             "explain": (4, fields(id=ids)),
-            "history": (2, fields(id=ids)),
+            "history": (1, fields(id=ids)),
+            "ended": (1, all_of(maybe(fields(how=some(ENDINGS)), 2), maybe(fields(after=moments)))),
             "result": (2, fields(id=ids)),
         }
         """By the name of a call: how often it comes, and what draws its arguments."""

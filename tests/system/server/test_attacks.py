@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from bide.model import commands as cmd
+from bide.model.message import Item
 from tests.system.server.client import Client, Q
 from tests.system.server.process import ServerProcess
 
@@ -140,6 +141,23 @@ def test_a_batch_of_scans_answers_within_one_budget(measuring: MeasuringAttacker
     assert len(answer) < 9 * MIB
     assert json.loads(answer)["cursor"]
     assert measuring.peak() - before < 100 * MIB
+
+
+def test_a_batch_of_lists_of_ended_messages_answers_within_one_budget(
+    measuring: MeasuringAttacker,
+) -> None:
+    measuring.send("PATCH", Q, {"history": "1h"})
+    ids = [f"m{number}" for number in range(40)]
+    put = cmd.Put("orders", [Item(id, b"1") for id in ids])
+    bury = cmd.BuryCommand("orders", reason="x" * 2_000, ids=ids)
+    assert measuring.batch(put, bury)[0] == 200
+    lists = [cmd.ListEnded("orders", limit=100_000) for _ in range(1_000)]
+    status, answer = measuring.batch(*lists)
+    assert status == 200
+    assert len(answer) < 20 * MIB
+    first, *_, last = msgspec.msgpack.decode(answer)["replies"]
+    assert 1 <= len(first["messages"]) <= 40
+    assert (last["messages"], last["cursor"]) == ([], "0.")  # it is to be asked again
 
 
 def test_a_batch_names_a_bounded_number_of_messages(attacker: Attacker) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bide.model import commands as cmd
+from bide.model.ended import Ended
 from bide.model.limits import (
     MAX_BODY,
     MAX_BYTES,
@@ -19,7 +20,7 @@ from bide.model.limits import (
     WAITING_BYTES,
 )
 from bide.model.message import Message
-from bide.model.replies import Found, Names, Outcomes
+from bide.model.replies import EndedPage, Found, Names, Outcomes
 from bide.server.limits import reply_budget
 from bide.server.limits.reply_budget import Present, ReplyBudget, room_for, size_of_reply
 from bide.server.limits.request_bodies import ClientGone
@@ -44,6 +45,7 @@ LARGEST = MAX_BODY + MAX_HEADERS
         (cmd.Scan("q", limit=1_000), MAX_BYTES),
         (cmd.Claim("q", 100, 1_000, "w"), MAX_BYTES),
         (cmd.History("q", "a"), MAX_BYTES),
+        (cmd.ListEnded("q"), MAX_BYTES),
         (cmd.Explain("q", "a"), 64 * 1024),
         (cmd.Queues(""), 256 * 1024),
         (cmd.ForecastCommand("q", 1_000, 10_000), 480_000),
@@ -59,6 +61,8 @@ def test_what_a_reply_does_not_need_is_given_back() -> None:
     message = Message("a", "q", b"x" * 1_000, False, 0, 0, 1, 3, "ready")
     assert size_of_reply(Found([message, None])) == 1_001 + 512
     assert size_of_reply(Names(["orders"])) == 6
+    ended = Ended(id="abc", how="acked", moment=0, by="w1", due=0, attempt=1)
+    assert size_of_reply(EndedPage([ended, ended], None)) == 210
     assert size_of_reply(Outcomes([])) is None
 
 

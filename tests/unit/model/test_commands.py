@@ -31,6 +31,7 @@ EXAMPLES: list[Any] = [
     cmd.Claim("q", 5, 1_000, "w"),
     cmd.Explain("q", "a"),
     cmd.History("q", "a"),
+    cmd.ListEnded("q", "acked", 1, 2, "1.a", 5),
     cmd.Extend("q", [cmd.Lease("a", 1)], 5),
     cmd.Ack("q", [cmd.Lease("a", 1)]),
     cmd.Renew("q", [cmd.Lease("a", 1)], [cmd.NextRun(5, "2026-01-01T00:00:00.000Z")], "dead"),
@@ -66,13 +67,13 @@ def test_a_command_travels_as_json_and_says_what_it_is(command: Any) -> None:
 
 def test_every_command_is_among_the_examples() -> None:
     assert {type(command) for command in EXAMPLES} == set(cmd.Command.__args__)
-    assert len(cmd.Command.__args__) == 26
+    assert len(cmd.Command.__args__) == 27
 
 
 @pytest.mark.parametrize("command", EXAMPLES, ids=name)
 def test_what_only_reads_says_so(command: Any) -> None:
     reads = {"Find", "Scan", "Count", "Explain", "ForecastCommand", "History", "Queues"}
-    reads |= {"ClosedGroups"}
+    reads |= {"ClosedGroups", "ListEnded"}
     dry = isinstance(command, cmd.Cancel) and command.dry_run
     assert command.only_reads == (name(command) in reads or dry)
 

@@ -251,6 +251,11 @@ CALLS: dict[str, Call] = {
         [cmd.Scan("q", "delayed", cmd.Where("g", LATER, LATER + 1_000))],
         messages,
     ),
+    "ended": Call(
+        lambda q: list(q.ended("dead", after=SOON, before=SOON + 1)),
+        [cmd.ListEnded("q", "dead", LATER, LATER + 1_000)],
+        messages,
+    ),
     "dead": Call(lambda q: list(q.dead()), [cmd.Scan("q", "dead")], messages),
     "export": Call(
         lambda q: list(q.export()),

@@ -44,6 +44,7 @@ VERBS: dict[type[cmd.Command], Verb] = {
     cmd.ForecastCommand: reading.forecast,
     cmd.Explain: reading.explain,
     cmd.History: reading.history,
+    cmd.ListEnded: reading.list_ended,
     cmd.Configure: changing.configure,
     cmd.Purge: changing.purge,
     cmd.CloseGroup: changing.close_group,

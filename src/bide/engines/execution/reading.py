@@ -3,6 +3,7 @@
 from typing import Any
 
 from bide.engines.cursor import Budget
+from bide.engines.ended_pages import EndSpan, ended_page
 from bide.engines.execution.pausing import pause_of
 from bide.engines.rules.record import Record
 from bide.engines.storage import QueueStore, StoredQueue
@@ -14,6 +15,7 @@ from bide.model.replies import (
     AHEAD,
     ClosedGroup,
     Counts,
+    EndedPage,
     Ends,
     Explained,
     Forecasted,
@@ -59,6 +61,13 @@ def history(store: QueueStore[Any], command: cmd.History) -> Ends:
     record = queue.load([command.id], bodies=False).get(command.id)
     state = None if record is None else record.state_at(queue.now)
     return Ends(state, within_budget(queue.ends_of(command.id), command.max_bytes))
+
+
+def list_ended(store: QueueStore[Any], command: cmd.ListEnded) -> EndedPage:
+    """Return a page of the messages that have ended."""
+    queue = store.look(command.queue)
+    span = EndSpan.of(command, queue.now - queue.row.ends_kept)
+    return ended_page(command, queue.last_ends(span, command.how))
 
 
 def explain(store: QueueStore[Any], command: cmd.Explain) -> Explained:

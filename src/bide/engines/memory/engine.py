@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from bide.engines.bounded_dict import BoundedDict
 from bide.engines.constants import MAX_SENDERS
 from bide.engines.cursor import position
+from bide.engines.ended_pages import end_position
 from bide.engines.execution.commands import answer_again, execute
 from bide.engines.memory.queue_state import MemoryQueue
 from bide.engines.port import Capabilities, Engine, Identities, Identity, Notifier, replies_of
@@ -65,6 +66,8 @@ class MemoryEngine:
         for command in commands:
             if isinstance(command, cmd.Scan):
                 position(command.cursor)  # a wrong cursor is refused before anything is done
+            elif isinstance(command, cmd.ListEnded):
+                end_position(command.cursor)
         self._before = before = Before()
         if identities is None:
             replies = [execute(self, command) for command in commands]

@@ -9,6 +9,7 @@ import msgspec
 from sortedcontainers import SortedDict, SortedList
 
 from bide.engines.cursor import Phase, Position, goes_by_set, phases_of, position
+from bide.engines.ended_pages import LOOKED_AT, EndPosition, EndSpan
 from bide.engines.memory.group import Place
 from bide.engines.memory.lines import MemoryLines
 from bide.engines.memory.savepoint import Savepoint
@@ -17,7 +18,7 @@ from bide.engines.rules.change import Change, Facts, leased, ready
 from bide.engines.rules.record import Record, matches
 from bide.model.command_parts import Origin, Where
 from bide.model.commands import Ack, Scan
-from bide.model.ended import KEPT_ENDS, End, size_of_end
+from bide.model.ended import KEPT_ENDS, End, Ended, Ending, size_of_end
 from bide.model.limits import MAX_FORWARDED, MAX_RETURNED
 from bide.model.message import EXPIRED_KEEP, FORGET, STATES, State, stored_size
 from bide.model.rank import EVERYTHING, delayed_reach
@@ -32,6 +33,10 @@ class MemoryQueue:
         self.now = 0
         self.ends: deque[tuple[str, End]] = deque()
         """What is remembered of messages that have ended, by id, in this order."""
+        self.last_end: dict[str, End] = {}
+        """The last one of each id."""
+        self.endings: SortedList[EndPosition] = SortedList()
+        """The same in the order of a list."""
         self.rows: frozenset[tuple[str, str]] = frozenset()
         """The rows of outboxes that were executed: outbox and row."""
         self.returns: deque[tuple[int, str]] = deque()
@@ -73,6 +78,8 @@ class MemoryQueue:
         self.paused, self.rows = saved.pauses, saved.forwarded
         while self.ends and self.ends[-1] is not saved.last_end:
             self.ends.pop()
+        self.last_end = dict(self.ends)
+        self.endings = SortedList(EndPosition(end.moment, id) for id, end in self.last_end.items())
         while self.returns and self.returns[-1] is not saved.last_return:
             self.returns.pop()
         for id, record in saved.changed_records.items():
@@ -141,9 +148,18 @@ class MemoryQueue:
         assert record is not None or not change.counts
         if record is not None:
             for end in change.ends:
-                self.ends.append((record.id, end))
+                self._remember(record.id, end)
             if change.returned:
                 self.returns.append((self.last_return() + 1, record.id))
+
+    def _remember(self, id: str, end: End) -> None:
+        """Remember how a message ended."""
+        self.ends.append((id, end))
+        earlier_end = self.last_end.get(id)
+        if earlier_end is not None:
+            self.endings.remove(EndPosition(earlier_end.moment, id))
+        self.last_end[id] = end
+        self.endings.add(EndPosition(end.moment, id))
 
     def _replace(self, before: Record, after: Record, *, keeps_its_place: bool) -> None:
         """Store a record instead of another one of the message, in the set of its state.
@@ -235,7 +251,10 @@ class MemoryQueue:
         for _ in range(min(len(self.ends), FORGET)):
             if self.ends[0][1].moment > self.now - self.row.ends_kept:
                 break
-            self.ends.popleft()
+            id, end = self.ends.popleft()
+            if self.last_end[id] is end:
+                del self.last_end[id]
+                self.endings.remove(EndPosition(end.moment, id))
         if self.reopenings:
             expired_closings = self.reopenings.irange(maximum=ClosedGroup(self.now + 1, ""))
             for closed in list(islice(expired_closings, FORGET)):
@@ -438,6 +457,19 @@ class MemoryQueue:
             end if end.moment > fresh else msgspec.structs.replace(end, result=None)
             for end in ends[:KEPT_ENDS]
         ]
+
+    def last_ends(self, span: EndSpan, how: Ending | None) -> Iterator[Ended | EndPosition]:
+        """Yield ids with their last ends, in order: those of a span, and of a way to end."""
+        low = max(EndPosition(span.first), span.behind)
+        for number, place in enumerate(self.endings.irange(low, inclusive=(False, False)), 1):
+            if place.moment >= span.before:
+                return
+            end = self.last_end[place.id]
+            if how in (None, end.how):
+                yield Ended.of(place.id, end)
+            if number == LOOKED_AT:
+                yield place
+                return
 
     def flow(self) -> Flow:
         """Return the counters of what has happened."""

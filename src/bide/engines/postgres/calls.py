@@ -21,6 +21,7 @@ from bide.engines.postgres.reading import (
     find,
     forecast,
     history,
+    list_ended,
     of_versions,
     queues,
 )
@@ -445,6 +446,7 @@ _EXECUTORS: dict[type, Callable[[PostgresBatch, Any], Reply]] = {
     cmd.Revive: _by("revive"),
     cmd.Find: find,
     cmd.History: history,
+    cmd.ListEnded: list_ended,
     cmd.Scan: scan,
     cmd.Count: count,
     cmd.ForecastCommand: forecast,

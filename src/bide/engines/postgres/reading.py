@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from bide.engines.cursor import Budget
+from bide.engines.ended_pages import LOOKED_AT, EndPosition, EndSpan, ended_page
 from bide.engines.postgres.arrays import integers, texts
 from bide.engines.postgres.batch import NEVER, PostgresBatch, Wait
 from bide.logs import logger
 from bide.model import commands as cmd
-from bide.model.ended import ENDINGS, KEPT_ENDS, PENDING, End, within_budget
+from bide.model.ended import ENDINGS, KEPT_ENDS, PENDING, End, Ended, within_budget
 from bide.model.message import (
     STATES,
     UNREADABLE,
@@ -403,19 +404,53 @@ def history(batch: PostgresBatch, command: cmd.History) -> Reply:
     ((answer,),) = batch.call("_history", command.queue, batch.now, command.id, KEPT_ENDS)
     state, rows = answer  # the state is null if no message has this id now
     ends = [
-        End(
-            how=ENDINGS[how],
-            moment=moment,
-            by=by,
-            due=due,
-            attempt=attempt,
-            since=since,
-            failures=msgspec.convert(failures or [], tuple[Failure, ...]),
-            result=None if result is None else result.encode(),
-        )
-        for how, moment, by, due, attempt, since, failures, result in rows
+        End(**_end_fields(*row), result=None if result is None else result.encode())
+        for *row, result in rows
     ]
     return Ends(None if state is None else STATES[state], within_budget(ends, command.max_bytes))
+
+
+def _end_fields(
+    how: int,
+    moment: int,
+    by: str | None,
+    due: int,
+    attempt: int,
+    since: int | None,
+    failures: list[Any] | None,
+) -> dict[str, Any]:
+    """Return the fields of an end, of the columns in JSON that tell it."""
+    return {
+        "how": ENDINGS[how],
+        "moment": moment,
+        "by": by,
+        "due": due,
+        "attempt": attempt,
+        "since": since,
+        "failures": msgspec.convert(failures or [], tuple[Failure, ...]),
+    }
+
+
+def list_ended(batch: PostgresBatch, command: cmd.ListEnded) -> Reply:
+    """Look at a page of the messages that have ended."""
+    span = EndSpan.of(command, remembered_since=-1)  # the server knows since when it remembers
+    how = None if command.how is None else ENDINGS.index(command.how)
+    ((answer,),) = batch.call(
+        "_last_ends",
+        command.queue,
+        batch.now,
+        how=how,
+        first=span.first,
+        before=span.before,
+        moment=span.behind.moment,
+        id=span.behind.id,
+        limit=command.limit,
+        most=LOOKED_AT,
+        max_bytes=command.max_bytes,
+    )
+    rows, place = answer
+    messages = [Ended(id=id, **_end_fields(*row)) for id, *row in rows]
+    return ended_page(command, messages if place is None else [*messages, EndPosition(*place)])
 
 
 def is_awaited(command: cmd.History, reply: object) -> bool:

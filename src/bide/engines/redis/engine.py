@@ -7,6 +7,7 @@ from itertools import chain, groupby
 from typing import Any
 
 from bide.engines import losses
+from bide.engines.ended_pages import end_position
 from bide.engines.port import Capabilities, Identities, Notifier, PartlyDone
 from bide.engines.redis.calls import CHANGING, Result, ScriptCall, Step, with_identity
 from bide.engines.redis.claim import claim, claim_shards
@@ -17,7 +18,7 @@ from bide.engines.redis.messages import change, put, script_of
 from bide.engines.redis.notifier import RedisNotifier
 from bide.engines.redis.queue_wide import configure, delete, sweep
 from bide.engines.redis.queues import ShardedQueue, ShardMap, names_of_queues
-from bide.engines.redis.reads import count, explain, find, forecast, history
+from bide.engines.redis.reads import count, explain, find, forecast, history, list_ended
 from bide.engines.redis.scan import check_cursor, scan
 from bide.engines.redis.sender import CallSender
 from bide.engines.redis.settings import RedisSettings
@@ -30,6 +31,7 @@ _STEP_OF: dict[Any, Callable[[Any, int], Step]] = {
     step.__name__: step
     for step in (
         history,
+        list_ended,
         find,
         configure,
         count,
@@ -111,6 +113,8 @@ class RedisEngine:
         for command in commands:
             if isinstance(command, cmd.Scan):
                 check_cursor(command)
+            elif isinstance(command, cmd.ListEnded):
+                end_position(command.cursor)
         try:
             if self._sender.claims:  # an exception of a signal handler has left them
                 self._give_back(now)

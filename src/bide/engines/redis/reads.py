@@ -6,12 +6,14 @@ from typing import Literal
 import msgspec
 
 from bide.engines.cursor import Budget
+from bide.engines.ended_pages import LOOKED_AT, EndPosition, EndSpan, ended_page
 from bide.engines.redis.calls import ScriptCall, Step, everywhere, without_errors
+from bide.engines.redis.constants import SLICE
 from bide.engines.redis.layout import DAMAGED, as_message, decode_lease, shard_of
 from bide.engines.redis.messages import in_lots
 from bide.model import replies
-from bide.model.commands import Count, Explain, Find, ForecastCommand, History
-from bide.model.ended import STOPPED_KEEP, End, Ending, within_budget
+from bide.model.commands import Count, Explain, Find, ForecastCommand, History, ListEnded
+from bide.model.ended import STOPPED_KEEP, End, Ended, Ending, within_budget
 from bide.model.errors import StoreCorrupt
 from bide.model.message import Failure, Message
 from bide.model.rank import ready_rank
@@ -183,10 +185,7 @@ def history(command: History, shards: int) -> Step:
     try:
         stored_ends = _decode_ends(packed_ends or _NO_ENDS)
     except DAMAGED:
-        raise StoreCorrupt(
-            f"what queue {command.queue!r} remembers of {command.id!r} cannot be read: something "
-            "else has written to the keys of bide"
-        ) from None
+        raise _unreadable_end(command.queue, command.id) from None
     ends = [
         End(
             how=end.how,
@@ -202,6 +201,61 @@ def history(command: History, shards: int) -> Step:
         if end.moment > remembered_since  # older ones are deleted later
     ]
     return [replies.Ends(state, within_budget(ends, command.max_bytes))]
+
+
+def _unreadable_end(queue: str, id: str) -> StoreCorrupt:
+    """Return the error for what is remembered of an id and cannot be read."""
+    return StoreCorrupt(
+        f"what queue {queue!r} remembers of {id!r} cannot be read: something else has written to "
+        "the keys of bide"
+    )
+
+
+def list_ended(command: ListEnded, shards: int) -> Step:
+    """Look at a page of the messages that have ended, in one order over all shards."""
+    span = EndSpan.of(command, remembered_since=-1)  # each shard knows since when it remembers
+    limit = min(command.limit, SLICE)
+    args = (
+        *(command.how, span.first, span.before, *span.behind),
+        *(limit, LOOKED_AT, command.max_bytes),
+    )
+    answers = yield from everywhere("list_ended", command.queue, args, shards)
+    entries: list[Ended] = []
+    places: list[EndPosition] = []  # behind which shards may have others
+    for (_now, _change, place), ids, packed_ends in answers:
+        if place is not None:
+            moment, id = place
+            places.append(EndPosition(int(moment), id))
+        for id_bytes, packed_end in zip(ids, packed_ends, strict=True):
+            entries.append(_as_ended(command.queue, id_bytes.decode(), packed_end))
+    entries.sort(key=EndPosition.of)
+    if not places:
+        return [ended_page(command, entries)]
+    behind = min(places)
+    complete = [entry for entry in entries if EndPosition.of(entry) <= behind]
+    return [ended_page(command, [*complete, behind])]
+
+
+def _as_ended(queue: str, id: str, packed_end: bytes) -> Ended:
+    """Return an entry of a list of ended messages, of the end that Redis stores.
+
+    Raises:
+        StoreCorrupt: it cannot be read.
+    """
+    try:
+        end = _decode_end(packed_end)
+    except DAMAGED:
+        raise _unreadable_end(queue, id) from None
+    return Ended(
+        id=id,
+        how=end.how,
+        moment=end.moment,
+        by=None if end.by is False else end.by,
+        due=end.due,
+        attempt=end.attempt,
+        since=end.since or None,
+        failures=end.failures,
+    )
 
 
 class _StoredEnd(
@@ -223,6 +277,8 @@ class _StoredEnd(
 
 
 _decode_ends = msgspec.msgpack.Decoder(list[_StoredEnd]).decode
+
+_decode_end = msgspec.msgpack.Decoder(_StoredEnd).decode
 
 _NO_ENDS = b"\x90"
 """An empty array in MessagePack."""

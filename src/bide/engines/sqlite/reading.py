@@ -23,13 +23,14 @@ from bide.engines.sqlite.tables import (
 )
 from bide.engines.sqlite.transaction import Transaction
 from bide.model.commands import Scan
-from bide.model.ended import ENDINGS, KEPT_ENDS, End
+from bide.model.ended import ENDINGS, KEPT_ENDS, End, Ended, Ending
 from bide.model.message import stored_size
 from bide.model.rank import STRIPE, delayed_reach
 from bide.model.replies import AHEAD, FLOW, ClosedGroup, Flow, Pause, Sizes
 from bide.model.times import HOUR_MS
 
 if TYPE_CHECKING:
+    from bide.engines.ended_pages import EndPosition, EndSpan
     from bide.engines.sqlite.limits import SqliteLines
 
 _NOTHING_HAPPENED = (0,) * len(FLOW)
@@ -289,3 +290,11 @@ class QueueReader:
             )
             for how, moment, by, due, attempt, since, failures, result in self.run(SQL.ends, bounds)
         ]
+
+    def last_ends(self, span: "EndSpan", how: Ending | None) -> "Iterator[Ended | EndPosition]":
+        """Yield ids with their last ends, in order: those of a span, and of a way to end."""
+        from bide.engines.sqlite.scanning import QueueScanner  # here: most programs list nothing
+
+        if not self.row.ended:
+            return iter(())
+        return QueueScanner(self.run, self.row.id, self.now).last_ends(span, how)

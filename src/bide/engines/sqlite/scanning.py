@@ -1,4 +1,7 @@
-"""Scans: pages of the messages of a queue in a SQLite file; see `bide.engines.cursor`."""
+"""Pages of the messages of a queue in a SQLite file, and of those that have ended.
+
+See `bide.engines.cursor` and `bide.engines.ended_pages`.
+"""
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
@@ -14,9 +17,11 @@ from bide.engines.cursor import (
     phases_of,
     position,
 )
+from bide.engines.ended_pages import LOOKED_AT, EndPosition, EndSpan
 from bide.engines.rules.record import Record
-from bide.engines.sqlite.tables import SQL, bounds_of, readable_record
+from bide.engines.sqlite.tables import SQL, as_failures, bounds_of, readable_record
 from bide.model.commands import Scan
+from bide.model.ended import ENDINGS, Ended, Ending
 from bide.model.errors import InvalidArgument
 from bide.model.identity import range_of_ids
 from bide.model.limits import MAX_NAME, MAX_RETURNED
@@ -109,3 +114,30 @@ class QueueScanner:
             span = delayed_span(phase, after, due, self._now)
             bounds["rank"], bounds["seq"], bounds["reach"] = span
         return self._run(_SCANS.get(phase.state, SQL.scan_aside), bounds)
+
+    def last_ends(self, span: EndSpan, how: Ending | None) -> Iterator[Ended | EndPosition]:
+        """Yield ids with their last ends, in order: those of a span, and of a way to end."""
+        bounds = {
+            "queue": self._queue,
+            "first": span.first,
+            "before": span.before,
+            "moment": span.behind.moment,
+            "id": span.behind.id,
+            "limit": LOOKED_AT,
+        }
+        for number, row in enumerate(self._run(SQL.last_ends, bounds), 1):
+            id, number_of_end, moment, by, due, attempt, since, failures, is_last = row
+            ending = ENDINGS[number_of_end]
+            if is_last and how in (None, ending):
+                yield Ended(
+                    id=id,
+                    how=ending,
+                    moment=moment,
+                    by=by,
+                    due=due,
+                    attempt=attempt,
+                    since=since,
+                    failures=as_failures(failures) if failures else (),
+                )
+            if number == LOOKED_AT:
+                yield EndPosition(moment, id)

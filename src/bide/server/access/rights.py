@@ -58,6 +58,7 @@ _RIGHT_OF_COMMAND: dict[type[cmd.Command], Right] = {
     cmd.ForecastCommand: "read",
     cmd.Explain: "read",
     cmd.History: "read",
+    cmd.ListEnded: "read",
     cmd.Queues: "read",
     cmd.Release: "admin",
     cmd.Revive: "admin",

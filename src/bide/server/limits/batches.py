@@ -12,10 +12,11 @@ import msgspec
 
 from bide.clock import Clock
 from bide.engines.cursor import BEGIN
+from bide.engines.ended_pages import EndPosition
 from bide.engines.port import Identity
 from bide.model import commands as cmd
 from bide.model.errors import BideError, StoreBusy
-from bide.model.replies import Claimed, Found, Page, Reply
+from bide.model.replies import Claimed, EndedPage, Found, Page, Reply
 from bide.server.limits.gate import Gate, Visit
 from bide.server.limits.reply_budget import room_for
 from bide.server.limits.slow_reads import is_slow
@@ -36,11 +37,12 @@ _WITH_LARGE_REPLIES = (
     cmd.Explain,
     cmd.ForecastCommand,
     cmd.History,
+    cmd.ListEnded,
     cmd.Queues,
     cmd.ClosedGroups,
 )
 
-_WITH_MAX_BYTES = (cmd.Find, cmd.Scan, cmd.Claim, cmd.History)
+_WITH_MAX_BYTES = (cmd.Find, cmd.Scan, cmd.Claim, cmd.History, cmd.ListEnded)
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -104,9 +106,9 @@ class Batches:
         """Execute commands in order; return a reply or an error for each.
 
         All replies share the room of one reply, `MAX_BYTES`. When it is used up, reading commands
-        are not executed: `Find` is answered without messages, `Scan` with its own cursor, and
-        `Claim` with a wait of 0. The caller asks again. If the client goes, the rest of a batch
-        that only reads is not executed.
+        are not executed: `Find` is answered without messages, `Scan` and `ListEnded` with their own
+        cursor, and `Claim` with a wait of 0. The caller asks again. If the client goes, the rest of
+        a batch that only reads is not executed.
 
         Args:
             batch: the commands.
@@ -213,6 +215,8 @@ def _answer_without_room(command: cmd.Command, now: int) -> Answer:
             return Found([])
         case cmd.Scan():
             return Page([], command.cursor or BEGIN)
+        case cmd.ListEnded():
+            return EndedPage([], command.cursor or str(EndPosition()))
         case cmd.Claim():
             return Claimed([], 0, now, 0)
     return StoreBusy("the replies of this batch are too large together; ask again")

@@ -11,10 +11,11 @@ from collections import Counter, deque
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
+from bide.engines.ended_pages import size_of_ended
 from bide.model import commands as cmd
 from bide.model.limits import MAX_NAME
 from bide.model.message import size_of
-from bide.model.replies import Claimed, Found, GroupsClosed, Names, Page, Reply
+from bide.model.replies import Claimed, EndedPage, Found, GroupsClosed, Names, Page, Reply
 from bide.server.limits.request_bodies import ClientGone
 from bide.server.problem import Problem
 
@@ -58,7 +59,7 @@ def room_for(command: cmd.Command, largest: int) -> int:
             count = command.limit
         case cmd.Claim():
             count = command.count
-        case cmd.History():
+        case cmd.History() | cmd.ListEnded():
             return max(command.max_bytes, FACTS_BYTES)
         case cmd.Explain():
             return FACTS_BYTES
@@ -80,6 +81,8 @@ def size_of_reply(reply: Reply) -> int | None:
         case Found() | Page() | Claimed():
             messages = [message for message in reply.messages if message is not None]
             return MESSAGE_OVERHEAD * len(messages) + sum(map(size_of, messages))
+        case EndedPage():
+            return sum(map(size_of_ended, reply.messages))
         case Names():
             return sum(MAX_NAME if len(name) > MAX_NAME else len(name) for name in reply.names)
         case GroupsClosed():

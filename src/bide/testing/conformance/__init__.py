@@ -28,6 +28,7 @@ from bide.testing.conformance.ending import EndCases
 from bide.testing.conformance.explaining import ExplainCases, LimitReportCases
 from bide.testing.conformance.forwarding import ForwardCases
 from bide.testing.conformance.limiting import LimitCases
+from bide.testing.conformance.listing import EndListCases
 from bide.testing.conformance.putting import PutCases
 from bide.testing.conformance.queues import QueueCases
 from bide.testing.conformance.reading import ReadCases
@@ -49,6 +50,7 @@ class EngineConformance(
     ScanCases,
     ReadCases,
     ExplainCases,
+    EndListCases,
     EndCases,
     SharingCases,
     LimitReportCases,

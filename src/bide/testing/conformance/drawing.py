@@ -287,6 +287,7 @@ OWN: dict[Any, dict[str, Draw[Any]]] = {
     },
     cmd.Postpone: {"priority": some([None, None, None, 0, 9])},
     cmd.Scan: {"limit": some([1, 2, 3, 500])},
+    cmd.ListEnded: {"limit": some([1, 2, 3, 500])},
     cmd.Extend: {"lease": some([1, 2, 3, 10, 100, 100, 100, None])},
 }
 """Fields that have other values in these commands."""

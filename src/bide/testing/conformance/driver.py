@@ -6,7 +6,7 @@ from typing import Any, Self, TypeVar
 from bide.engines.port import Engine
 from bide.model import commands as cmd
 from bide.model import replies as rep
-from bide.model.ended import End
+from bide.model.ended import End, Ended
 from bide.model.message import Item, Message, Progress, State
 from bide.testing.conformance.watch import StoreWatch, audit
 
@@ -300,6 +300,22 @@ class Driver:
     def ends(self, id: str, **fields: Any) -> list[End]:
         """Return how messages with an id ended."""
         return self.history(id, **fields).ends
+
+    def ended_page(self, **fields: Any) -> rep.EndedPage:
+        """Return a page of the messages that have ended."""
+        return self.ask(cmd.ListEnded(self.queue, **fields), rep.EndedPage)
+
+    def ended(self, **fields: Any) -> list[Ended]:
+        """Return the messages that have ended, of all pages."""
+        ended: list[Ended] = []
+        cursor = None
+        while True:
+            page = self.ended_page(cursor=cursor, **fields)
+            ended += page.messages
+            if page.cursor is None:
+                return ended
+            assert page.cursor != cursor, "a page goes on where it began"
+            cursor = page.cursor
 
     def forecast(self, bucket: int, buckets: int) -> rep.Forecasted:
         """Count what falls due when."""

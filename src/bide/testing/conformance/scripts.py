@@ -154,6 +154,7 @@ def dumped(engine: Engine, queue: str, now: int) -> dict[str, Any]:
         cmd.Queues(""),
         *(cmd.History(queue, id) for id in IDS),
     ]
+    contents["ended"] = driver.ended(limit=3, max_bytes=drawing.BUDGETS[0])
     contents["reads"] = driver.batch(*reads)
     return contents
 

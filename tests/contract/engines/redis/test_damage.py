@@ -226,6 +226,8 @@ def test_what_a_queue_remembers_may_be_damaged(engine: RedisEngine, server: Serv
     server.hset(key("ended"), "m0000", "something else")
     with pytest.raises(StoreCorrupt, match="what queue 'q' remembers of 'm0000'"):
         engine.execute([cmd.History("q", "m0000")], NOW)
+    with pytest.raises(StoreCorrupt, match="what queue 'q' remembers of 'm0000'"):
+        engine.execute([cmd.ListEnded("q")], NOW)
     put(engine, 1)
     assert all(settle(engine, cmd.Cancel("q", ["m0000"])))
 

@@ -107,7 +107,7 @@ def some_of_each(engine: PostgresEngine, round: str) -> dict[str, Callable[[], o
     }
 
 
-def read(engine: PostgresEngine, server: PostgresServer) -> int:
+def read(engine: PostgresEngine, server: PostgresServer, table: str = "message") -> int:
     """Return how much was read so far: entries of indices and rows of whole tables."""
     caller = postgres_caller(engine)
     assert caller is not None
@@ -115,12 +115,12 @@ def read(engine: PostgresEngine, server: PostgresServer) -> int:
     caller.connection.execute("SELECT pg_stat_force_next_flush()")
     query = """
         SELECT (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE schemaname = %(schema)s
-                AND relname = 'message')
+                AND relname = %(table)s)
              + (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE schemaname = %(schema)s
-                AND relname = 'message')
+                AND relname = %(table)s)
     """
     with server.client() as client:
-        ((count,),) = client.execute(query, {"schema": engine.schema}).fetchall()
+        ((count,),) = client.execute(query, {"schema": engine.schema, "table": table}).fetchall()
     return int(count)
 
 
@@ -154,6 +154,22 @@ def test_the_counts_of_a_backlog_read_a_part_of_it(
     assert isinstance(counts, Counts)
     assert counts.sizes.ready == 9_999
     assert read(engine, server) - before < 5_000
+
+
+@pytest.mark.parametrize("engine", ["never analysed", "analysed when empty"], indirect=True)
+def test_a_page_of_ended_messages_reads_a_part_of_the_history(
+    engine: PostgresEngine, server: PostgresServer
+) -> None:
+    with server.client() as client:
+        client.execute(f"ALTER TABLE {engine.schema}.ended SET (autovacuum_enabled = off)".encode())
+    engine.execute([cmd.Configure("q", history=86_400_000), cmd.ListEnded("q", limit=10)])
+    for first in range(0, MESSAGES, 500):
+        put(engine, [f"m{first + n}" for n in range(500)], delay=86_400_000)
+        engine.execute([cmd.Cancel("q", [f"m{first + n}" for n in range(500)])])
+    page = engine.execute([cmd.ListEnded("q", limit=10)])
+    before = read(engine, server, "ended")
+    assert engine.execute([cmd.ListEnded("q", limit=10)]) == page
+    assert read(engine, server, "ended") - before < 3 * 500  # those of one moment are sorted
 
 
 PLANNED_EACH_TIME = {"_enroll", "_forget", "_forget_answers", "_drop_limits"}

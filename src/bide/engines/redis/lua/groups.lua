@@ -26,22 +26,8 @@ end)
 --   after, group  those that come after this one, which may be open meanwhile
 --   limit
 -- Reply: [now, change, [group, until when, ...]]
-
--- Returns whether a text comes after another one, by their bytes: for Lua, the server's locale decides.
-local function comes_after(text, other)
-  for i = 1, min(#text, #other) do
-    local byte, other_byte = string.byte(text, i), string.byte(other, i)
-    if byte ~= other_byte then return byte > other_byte end
-  end
-  return #text > #other
-end
-
 define('closed_groups', {'no-writes'}, {}, function(after, group, limit)
   if after <= now then after, group = now + 1, '' end
-  local low, high = call('ZCOUNT', CLOSED, '-inf', '(' .. int(after)), call('ZCOUNT', CLOSED, '-inf', int(after))
-  while low < high do
-    local middle = floor((low + high) / 2)
-    if comes_after(call('ZRANGE', CLOSED, middle, middle)[1], group) then high = middle else low = middle + 1 end
-  end
+  local low = behind_member(CLOSED, after, group)
   return answer(call('ZRANGE', CLOSED, low, low + limit - 1, 'WITHSCORES'))
 end)

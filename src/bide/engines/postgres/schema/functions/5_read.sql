@@ -307,6 +307,43 @@ BEGIN
   RETURN json_build_array((_stands(m, right_now)).state, coalesce(ends, '[]'::json));
 END $$;
 
+-- Ids with their last ends, in the order of these, of moments from `p_first` to before `p_before` and behind
+-- (`p_moment`, `p_id`): as JSON [[[id, how, moment, by, due, attempt, since, failures] of each], [moment, id]].
+-- The second part is null, or the place behind which to go on: it looks at `p_most` ends, and returns up to
+-- `p_limit` and one more than fits in `p_max_bytes`.
+CREATE FUNCTION bide._last_ends(p_queue text, p_now bigint, p_how bigint, p_first bigint, p_before bigint,
+                                p_moment bigint, p_id text, p_limit bigint, p_most bigint,
+                                p_max_bytes bigint) RETURNS json
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = bide, pg_temp AS $$
+DECLARE
+  q CONSTANT queue := _queue(p_queue);
+  first CONSTANT bigint := greatest(p_first, _moment(p_now) - _ends_kept(q) + 1);
+  e record;
+  ends json[] := '{}';
+  room bigint := p_max_bytes;
+  seen bigint := 0;   -- at how many it has looked
+  place json;
+BEGIN
+  FOR e IN
+    SELECT o.id, o.how, o.moment, o.by AS actor, o.due, o.attempt, o.since, o.failures, NOT EXISTS (
+      SELECT FROM ended AS n WHERE n.queue = q.id AND n.id = o.id AND n.seq > o.seq) AS is_last
+    FROM ended AS o
+    WHERE o.queue = q.id AND o.moment >= first AND o.moment < p_before AND (o.moment > p_moment OR o.id > p_id)
+    ORDER BY o.moment, o.id, o.seq DESC LIMIT p_most
+  LOOP
+    seen := seen + 1;
+    IF e.is_last AND (p_how IS NULL OR e.how = p_how) THEN
+      ends := ends || json_build_array(e.id, e.how, e.moment, e.actor, e.due, e.attempt, e.since, e.failures::json);
+      room := room - octet_length(e.id) - coalesce(octet_length(e.actor), 0) - coalesce(octet_length(e.failures), 0);
+    END IF;
+    IF seen = p_most OR cardinality(ends) = p_limit OR room < 0 AND cardinality(ends) > 1 THEN
+      place := json_build_array(e.moment, e.id);
+      EXIT;
+    END IF;
+  END LOOP;
+  RETURN json_build_array(to_json(ends), place);
+END $$;
+
 -- How many pending messages fall due in each bucket, as JSON of `Forecasted`. Buckets of whole hours come
 -- from the counters, but for the hour that has begun; others from the messages themselves.
 CREATE FUNCTION bide._forecast(p_queue text, p_now bigint, p_bucket bigint, p_buckets bigint)

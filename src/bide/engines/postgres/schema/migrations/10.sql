@@ -1,0 +1,2 @@
+-- Version 10: a list of the messages that have ended. The tables stay as they are; an older version has no function
+-- that reads it.
