@@ -762,3 +762,34 @@ def test_results_are_for_those_who_may_see_bodies(
         orders.cancel("b")
         assert orders.history("b")[0].by == "ann via shop-api"
         assert orders.history("order-42")[0].by == "w1"
+
+
+def test_what_has_ended_is_listed_in_pages(client: Client) -> None:
+    assert client.get(f"{Q}/ended").json == {"messages": []}
+    settings(client, history="7d", result_ttl="1h")
+    for number in range(3):
+        client.put(f"{Q}/messages/m{number}", {"body": 1})
+        client.send("DELETE", f"{Q}/messages/m{number}")
+    client.put(ONE, {"body": 1})
+    client.post(f"{Q}/ack", {"leases": [{**claimed(client), "result": {"total": 3}}]})
+    ids: list[str] = []
+    cursor = ""
+    while True:
+        page = client.get(f"{Q}/ended?limit=3{cursor}").json
+        ids += [message["id"] for message in page["messages"]]
+        if "cursor" not in page:
+            break
+        cursor = f"&cursor={quote(page['cursor'])}"
+    assert sorted(ids) == ["m0", "m1", "m2", "order-42"]
+    (acked,) = client.get(f"{Q}/ended?how=acked").json["messages"]
+    assert (acked["how"], acked["by"], acked["attempt"]) == ("acked", "w1", 1)
+    assert [attempt["outcome"] for attempt in acked["attempts"]] == ["acked"]
+    assert "result" not in acked
+    moment = acked["moment"] / 1000
+    assert client.get(f"{Q}/ended?how=acked&before={moment}").json == {"messages": []}
+    assert len(client.get(f"{Q}/ended?how=acked&after={moment}").json["messages"]) == 1
+    for wrong in ("how=lost", "limit=0", "cursor=x", "after=yesterday"):
+        assert client.get(f"{Q}/ended?{wrong}").status == 400
+    commands = [{"command": "list_ended", "queue": Q.rpartition("/")[2], "how": "acked"}]
+    (reply,) = client.post("/v1/batch", {"commands": commands}).json["replies"]
+    assert [message["id"] for message in reply["messages"]] == ["order-42"]

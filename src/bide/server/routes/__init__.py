@@ -4,6 +4,7 @@ from bide.server.routes import (
     batch,
     changes,
     deliveries,
+    ended,
     events,
     groups,
     messages,
@@ -19,6 +20,7 @@ from bide.server.routes.documentation import documentation_of
 
 _ROUTES = (
     messages.route,
+    ended.route,
     changes.route,
     repeating.route,
     undoing.route,
