@@ -106,6 +106,40 @@ def test_the_tab_of_acked_messages_says_why_it_is_empty(stage: Stage, ann: Visit
     assert "Expired messages are kept for a day." in ann.get(page.replace("acked", "expired")).text
 
 
+def test_a_queue_with_a_history_lists_what_has_ended(stage: Stage, ann: Visitor) -> None:
+    orders = stage.queue("orders", actor="bob")
+    page = "/queue?queue=orders&state=ended"
+    orders.put(1, id="before")
+    assert "state=ended" not in ann.get("/queue?queue=orders").text
+    assert ">before</a>" in ann.get(page).text  # there is no such tab: it shows the first one
+    orders.configure(history="1d")
+    stage.clock.advance(2)
+    assert "No message has ended so in this time" in ann.get(page).text
+    orders.put_many([bide.NewMessage(n, id=f"o-{n:02}") for n in range(60)])
+    orders.cancel_many([f"o-{n:02}" for n in range(60)])
+    stage.clock.advance(1)
+    orders.claim()[0].bury("ValueError: no\nTraceback")
+    first = ann.get(page)
+    assert re.findall(r">(o-\d+)</a>", first.text) == [f"o-{n:02}" for n in range(50)]
+    assert text_of(first.text).count("bob") == 50
+    assert "/message?queue=orders&amp;id=o-00" in first.text
+    following = re.search(r'href="([^"]*cursor=[^"#]*)', first.text)
+    assert following is not None
+    second = ann.get(following[1].replace("&amp;", "&")).text
+    assert re.findall(r'class="id" href="[^"]*">([^<]+)</a>', second) == [
+        *(f"o-{n:02}" for n in range(50, 60)),
+        "before",
+    ]
+    assert "ValueError: no" in second
+    assert "Traceback" not in second
+    dead = ann.get(f"{page}&how=dead")
+    assert re.findall(r'class="id" href="[^"]*">([^<]+)</a>', dead.text) == ["before"]
+    assert ">o-00<" not in ann.get(f"{page}&after=2100-01-01T00:00").text
+    assert (ann.get(f"{page}&how=lost").status, ann.get(f"{page}&cursor=x").status) == (400, 400)
+    acked = ann.get("/queue?queue=orders&state=acked").text
+    assert "state=ended&amp;how=acked#list" in acked
+
+
 def test_a_page_has_the_past_and_the_times_of_the_visitor(stage: Stage, ann: Visitor) -> None:
     orders = stage.queue("orders")
     orders.put(1, delay="2h")

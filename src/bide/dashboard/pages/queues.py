@@ -2,16 +2,18 @@
 
 from typing import Any
 
-from bide.dashboard.reading import SAMPLE_EVERY, Glance, StoreReader
+from bide.dashboard.reading import READ_BYTES, SAMPLE_EVERY, Glance, StoreReader
 from bide.dashboard.rendering import sparkline
 from bide.dashboard.time_axis import DEFAULT_SPAN, SPANS, Span, TimeAxis, fitting_span, time_axis
 from bide.dashboard.view import HtmlPage, PageRefused, PageView
-from bide.model.commands import Count
+from bide.model.commands import Count, ListEnded
+from bide.model.ended import ENDINGS
 from bide.model.identity import check_prefix
 from bide.model.past import Past, PastCommand
-from bide.model.replies import GONE, SIZES, Counts, Forecasted
+from bide.model.replies import GONE, SIZES, Counts, EndedPage, Forecasted
 from bide.model.times import limits_of
 from bide.observing.sample import Rates, main_cause, rates
+from bide.queue.arguments import check_ending
 from bide.queue.results import Audit
 from bide.queue.search import Query
 
@@ -139,7 +141,10 @@ def _total_rates(glance: Glance, number: int) -> Rates:
 ROWS = 50
 """How many messages a page lists."""
 
-TABS = ("next", "delayed", "ready", "leased", "dead", "acked", "expired", "all")
+ENDED = "ended"
+"""The tab of what has ended, of a queue with `history`."""
+
+TABS = ("next", "delayed", "ready", "leased", "dead", "acked", "expired", ENDED, "all")
 """What can be listed; "next": ready, then delayed."""
 
 
@@ -153,11 +158,12 @@ async def queue(view: PageView) -> HtmlPage:
         if full not in names_in_store:
             raise PageRefused(404, "no-queue", request.get("queue"))
     span, axis = await _axis_of(view, [full], full, together=False)
-    tab: Any = request.get("state") if request.get("state") in TABS else TABS[0]
+    tabs = [name for name in TABS if name != ENDED or counts.history]
+    tab: Any = request.get("state") if request.get("state") in tabs else TABS[0]
     filters = {name: request.get(name) for name in ("group", "prefix", "error", "after", "before")}
     query = Query(
         id=check_prefix(filters["prefix"]) or None,
-        state=None if tab == "all" else tab,
+        state=None if tab in ("all", ENDED) else tab,
         group=check_prefix(filters["group"], "group") or None,
         after=request.moment("after"),
         before=request.moment("before"),
@@ -166,9 +172,11 @@ async def queue(view: PageView) -> HtmlPage:
     own = view.own(full)
     cursor = request.get("cursor")
     # The live part of the page, which asks for itself again, has no list.
-    searched_queues = [] if view.refreshes else [(own, full)]
+    has_list = not view.refreshes
+    ended = await _ended(view, full) if has_list and tab == ENDED else None
+    searched_queues = [(own, full)] if has_list and tab != ENDED else []
     listing = await view.store.search(
-        searched_queues, query, cursor, ROWS, view.shown, counts=False
+        searched_queues, query, "" if tab == ENDED else cursor, ROWS, view.shown, counts=False
     )
     view.log_shown_bodies(own, sum(1 for message in listing.messages if message.preview))
     return HtmlPage(
@@ -178,10 +186,13 @@ async def queue(view: PageView) -> HtmlPage:
             "counts": counts,
             "span": span,
             "axis": axis,
-            "tabs": TABS,
+            "tabs": tabs,
             "tab": tab,
             "filters": filters,
             "listing": listing,
+            "ended": ended,
+            "endings": ENDINGS,
+            "how": request.get("how"),
             "late": None if counts.oldest is None else max(0, view.now - counts.oldest),
             "filtered": any(filters.values()),
             "ruled": _is_rule(view, tab, filters),
@@ -189,6 +200,25 @@ async def queue(view: PageView) -> HtmlPage:
             "limits": limits_of(counts),
         },
     )
+
+
+async def _ended(view: PageView, queue: str) -> EndedPage:
+    """Return a page of the messages of a queue that have ended.
+
+    Raises:
+        InvalidArgument: a value of the filter, or the cursor, is not valid.
+    """
+    request = view.request
+    command = ListEnded(
+        queue,
+        check_ending(request.get("how")) if request.get("how") else None,
+        request.moment("after"),
+        request.moment("before"),
+        request.get("cursor") or None,
+        ROWS,
+        READ_BYTES,
+    )
+    return await view.store.ask(EndedPage, command)
 
 
 def _is_rule(view: PageView, tab: str, filters: dict[str, str]) -> bool:
