@@ -119,11 +119,25 @@ def print_error(error: click.ClickException) -> int:
     text = escape(" ".join(line.strip() for line in lines))
     hint = ""
     if isinstance(error, click.UsageError) and error.ctx is not None:
-        hint = f"\n       see '{error.ctx.command_path} --help'"
+        hint = f"\n       {_usage(error, error.ctx)}see '{error.ctx.command_path} --help'"
     without_color = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     label = "error:" if without_color else click.style("error:", fg="red", bold=True)
     click.echo(f"{label} {text}{hint}", err=True)
     return error.exit_code
+
+
+def _usage(error: click.UsageError, ctx: click.Context) -> str:
+    """Return how the command is written, if an argument is missing or one is too many."""
+    is_missing = isinstance(error, click.MissingParameter) and isinstance(
+        error.param, click.Argument
+    )
+    if not is_missing and not error.message.startswith(_TOO_MANY):
+        return ""
+    return f"usage: {ctx.command_path} {' '.join(ctx.command.collect_usage_pieces(ctx))}; "
+
+
+_TOO_MANY = "Got unexpected extra argument"
+"""How click begins the error about arguments that no parameter takes."""
 
 
 def flush_output() -> None:

@@ -4,7 +4,7 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from keyword import iskeyword
 from typing import Any
@@ -110,17 +110,48 @@ ALIASES = {
 """What other programs call a command of bide. None of these deletes anything."""
 
 NAMED_ELSEWHERE = {
+    "beat": "schedules lists what repeats, worker runs it",
     "clear": "purge deletes the messages of a state, delete an empty queue",
+    "consume": "worker runs handlers, claim takes due messages",
+    "create": "init makes the store, put makes a queue with its first message",
+    "cron": "schedules lists what repeats, put takes --cron",
+    "dlq": "dead lists dead letters",
+    "drain": "pause stops claims, purge deletes the messages of a state",
+    "failed": "dead lists dead letters",
     "flush": "purge deletes the messages of a state, delete an empty queue",
+    "health": "doctor looks for problems, worker has --health-port",
+    "info": "queues lists queues with their counts, workers lists processes",
+    "inspect": "get shows messages, queues lists queues, workers lists processes",
+    "jobs": "scan lists the messages of a queue, tasks lists the tasks of an app",
+    "kill": "cancel stops running work with --running, workers stop replaces a process",
+    "monitor": "top shows queues and workers live, dashboard shows them in a browser",
+    "ping": "doctor looks for problems",
+    "pop": "claim takes due messages",
+    "publish": "put stores a message, push sends due messages to URLs",
     "remove": "cancel deletes messages, delete an empty queue",
     "requeue": "revive returns dead letters, release ends the lease of a worker",
+    "revoke": "cancel deletes messages; --running is for those that a worker holds",
     "rm": "cancel deletes messages, delete an empty queue",
+    "send": "put stores a message, push sends due messages to URLs",
+    "size": "queues lists queues with their counts",
+    "snooze": "reschedule moves messages to another due time",
+    "start": "worker runs handlers, serve offers the queue over HTTP",
+    "ui": "dashboard shows the store in a browser",
+    "unpause": "resume lets messages be claimed again",
+    "watch": "top shows queues and workers live, dashboard shows them in a browser",
+    "web": "dashboard shows the store in a browser",
 }
-"""Words of other programs with more than one meaning here, and what to write instead."""
+"""Words of other programs with no meaning here, or more than one, and what to write instead."""
+
+OPTIONS = {"help": "--help", "version": "--version"}
+"""Options of the program that other programs have as commands."""
 
 
 class Group(click.Group):
     """A command with subcommands: its help shows the whole first sentence of each."""
+
+    named_elsewhere: Mapping[str, str] = {}
+    """What to write instead of a word that is no subcommand."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -133,7 +164,9 @@ class Group(click.Group):
             raise click.UsageError(text, ctx)
         is_known = word in names or word.startswith("-")
         if not is_known and not ctx.resilient_parsing:  # as where a shell completes a line
-            raise click.UsageError(f"there is no command {word!r}{_hint(word, names)}", ctx)
+            instead = self.named_elsewhere.get(word)
+            hint = f"; {instead}" if instead else _hint(word, names)
+            raise click.UsageError(f"there is no command {word!r}{hint}", ctx)
         name, command, remaining = super().resolve_command(ctx, args)
         ctx.meta[errors.COMMAND] = command
         return name, command, remaining
@@ -157,8 +190,6 @@ def _hint(word: str, names: Sequence[str]) -> str:
     """Return the end of the error about a command that does not exist: what may be meant."""
     from difflib import get_close_matches
 
-    if word in NAMED_ELSEWHERE:
-        return f"; {NAMED_ELSEWHERE[word]}"
     similar = get_close_matches(word, names, 1)
     return f"; did you mean {similar[0]!r}?" if similar else ""
 
@@ -177,11 +208,15 @@ class ListGroup(Group):
 class Program(Group):
     """The group of all commands. A command's file is imported when the command is called."""
 
+    named_elsewhere = NAMED_ELSEWHERE
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Accept options of a command in front of its name: they belong behind it."""
+        """Accept options of a command in front of its name, and `bide help put`."""
         if ctx.resilient_parsing:  # as where a shell completes a line
             return super().parse_args(ctx, args)
         options, remaining = _leading_options(args)
+        if remaining and remaining[0] in OPTIONS:
+            return super().parse_args(ctx, [*remaining[1:], OPTIONS[remaining[0]]])
         if not options or not remaining:
             return super().parse_args(ctx, args)
         # The name of the command, and those of subcommands: the options belong behind them.

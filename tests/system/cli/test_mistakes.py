@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 import bide
 from bide.cli import main
+from bide.cli.program import ALIASES, FILES, NAMED_ELSEWHERE
 from tests.system.cli.conftest import Shell
 
 Bide = Callable[..., Result]
@@ -168,9 +169,21 @@ def test_the_default_store_is_looked_for_in_this_folder(shell: Shell, tmp_path: 
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("help", "there is no command 'help'\n       see 'bide --help'"),
+        ("polly", "there is no command 'polly'\n       see 'bide --help'"),
         ("token lst", "there is no command 'lst'; did you mean 'list'?"),
+        ("token remove", "there is no command 'remove'; did you mean 'revoke'?"),
         ("token", "Missing command.\n       see 'bide token --help'"),
+        (
+            "get order-42",
+            "Missing argument 'ID...'.\n"
+            "       usage: bide get [OPTIONS] QUEUE ID...; see 'bide get --help'",
+        ),
+        (
+            "delete orders order-42",
+            "Got unexpected extra argument (order-42)\n"
+            "       usage: bide delete [OPTIONS] QUEUE; see 'bide delete --help'",
+        ),
+        ("cancel order-42", "after the queue, cancel takes ids"),
         (
             "put orders 1 --delay=-5",
             "'-5' is negative; for now give 0, for a time in the past use --at",
@@ -364,6 +377,8 @@ def test_words_of_other_programs_put_and_show_messages(run: Bide) -> None:
         ("clear", "purge"),
         ("flush", "purge"),
         ("requeue", "revive"),
+        ("revoke", "cancel"),
+        ("pop", "claim"),
     ],
 )
 def test_words_with_more_than_one_meaning_do_nothing_and_name_the_commands(
@@ -373,6 +388,19 @@ def test_words_with_more_than_one_meaning_do_nothing_and_name_the_commands(
     assert (result.stdout, result.exit_code) == ("", 2)
     assert result.stderr.startswith(f"error: there is no command {word!r}; {named} ")
     assert run("get", "orders", "a").exit_code == 0
+
+
+def test_words_of_other_programs_name_commands_that_exist() -> None:
+    assert NAMED_ELSEWHERE.keys() & {*FILES, *ALIASES} == set()
+    named = {part.split()[0] for text in NAMED_ELSEWHERE.values() for part in text.split(", ")}
+    assert named - FILES.keys() == set()
+
+
+def test_help_and_version_may_be_written_as_commands(run: Bide) -> None:
+    assert run("help").stdout == run("--help").stdout
+    assert run("help", "token", "create").stdout == run("token", "create", "--help").stdout
+    assert run("--json", "help", "put").stdout == run("put", "--help").stdout
+    assert run("version").stdout == run("--version").stdout
 
 
 @pytest.mark.usefixtures("filled")

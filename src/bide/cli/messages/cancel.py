@@ -67,8 +67,8 @@ def cancel(
     as_seen = if_due is not None or if_version is not None
     if has_rule == bool(ids) or (ids and (dry_run or undoable)) or (has_rule and as_seen):
         raise usage_error(
-            "cancel takes ids (with --if-due or --if-version), or a rule of --group, --after and "
-            "--before (with --dry-run or --undo)"
+            "after the queue, cancel takes ids (with --if-due or --if-version), or a rule of "
+            "--group, --after and --before (with --dry-run or --undo)"
         )
     if if_version is not None and len(ids) > 1:
         raise usage_error("--if-version is the version of one message; cancel them one by one")
