@@ -1,10 +1,13 @@
 """All code of the documentation runs, and prints what the page says; so do docstrings."""
 
+import builtins
+import doctest
 import json
 import os
 import re
 import shlex
 import subprocess
+import symtable
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +69,8 @@ FENCE = re.compile(
     r"|^<!-- run\n(?P<hidden>.*?)^-->$",
     re.DOTALL | re.MULTILINE,
 )
+HIDDEN = re.compile(r"^<!-- run\n.*?^-->$", re.DOTALL | re.MULTILINE)
+BUILT_IN = {*dir(builtins), "__name__", "__file__"}
 CAPTION = re.compile(r"\A:caption: (\S+)\n\n?")
 NAME = re.compile(r"\A# (\S+\.py)\n")
 """The first line of a block of code that is a file, where captions are not shown."""
@@ -165,6 +170,47 @@ def test_page_runs(name: str, tmp_path: Path, request: pytest.FixtureRequest) ->
         if server is not None:
             server.stop()
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+YOURS = {"open_database"}
+"""What a page says that its reader has."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_code_that_is_shown_binds_its_names(name: str) -> None:
+    """A reader has neither the hidden code of a page nor the clock that its test moves."""
+    page = HIDDEN.sub("", (ROOT / name).read_text())
+    session = YOURS | BUILT_IN
+    for step in steps(page):
+        source = step["text"]
+        if step["kind"] == "pycon":
+            source = "".join(
+                example.source for example in doctest.DocTestParser().get_examples(source)
+            )
+        elif step["kind"] == "program":
+            continue
+        bound, read = names(source)
+        if step["kind"] == "file":
+            assert read - bound <= BUILT_IN, f"{name}:{step['line']}"
+        else:
+            session |= bound
+            assert read <= session, f"{name}:{step['line']}: {read - session}"
+
+
+def names(source: str) -> tuple[set[str], set[str]]:
+    """Return the global names that code binds, and those that it reads."""
+    bound, read = set(), set()
+    tables = [symtable.symtable(source, "page", "exec")]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        is_module = table.get_type() == "module"
+        for symbol in table.get_symbols():
+            if symbol.is_referenced() and (is_module or symbol.is_global()):
+                read.add(symbol.get_name())
+            if is_module and (symbol.is_assigned() or symbol.is_imported()):
+                bound.add(symbol.get_name())
+    return bound, read
 
 
 def test_every_block_says_what_it_is() -> None:

@@ -57,6 +57,10 @@ _OPTION = re.compile(r"([?&](?:(?:sentinel_)?password|token|secret|key)=)[^&#]*"
 
 _AUTHORITY = re.compile(r"[a-z0-9+.-]+://([^/?#]*)", re.IGNORECASE)
 
+_PORT = re.compile(r"[\w.-]+:(\d+)(?=/|$)", re.ASCII)
+_SCHEMES_BY_PORT = {"5432": "postgresql", "6379": "redis", "8642": "http"}
+"""What servers at their usual ports speak, for URLs that do not say it."""
+
 FromUrl = Callable[[SplitResult], Any]
 """Checks a URL, and returns what opens the store that it names, any number of times; or a guest."""
 
@@ -108,16 +112,27 @@ def opener(url: str) -> Callable[[], Engine]:
     target = _target(parts.scheme)
     if target is None:
         known = ", ".join(f"{scheme}://" for scheme in sorted({**_offered(), **_BUILT_IN}))
-        hint = f"; for a file write sqlite:///{mask(url)}" if "://" not in url else ""
+        hint = f"; {_hint(mask(url))}" if "://" not in url else ""
         raise InvalidArgument(
             f"url={mask(url)!r} names no store: it must begin with one of {known}{hint}"
         )
     if not (rest := url[len(parts.scheme) + 1 :]).startswith("//"):
         rest = f"/{rest}" if parts.scheme == "sqlite" else rest.lstrip("/")
+        if _PORT.match(url):  # redis:6379 is a host of this name
+            rest = url
         corrected = f"{parts.scheme}://{rest}"
         raise InvalidArgument(f"url={mask(url)!r} has no :// in it; write {mask(corrected)}")
     open_engine: Callable[[], Engine] = _load(target, parts.scheme)(parts)
     return open_engine
+
+
+def _hint(url: str) -> str:
+    """Return what to write for a URL without a scheme: a server at its usual port, or a file."""
+    port = _PORT.match(url)
+    scheme = _SCHEMES_BY_PORT.get(port[1]) if port else None
+    if scheme is not None:
+        return f"for this server write {scheme}://{url}"
+    return f"for a file write sqlite:///{url}"
 
 
 @cache
