@@ -24,6 +24,20 @@ DEBUG = "bide.debug"
 COMMAND = "bide.command"
 """The key in the context with the command that runs."""
 
+OPTIONS_ELSEWHERE = {
+    "--countdown": "--delay",
+    "--db": "--url",
+    "--eta": "--at",
+    "--host": "--url",
+    "--in": "--delay",
+    "--key": "--id",
+    "--max-retries": "--attempts",
+    "--retries": "--attempts",
+    "--task-id": "--id",
+    "--ttl": "--expires",
+}
+"""What other programs call an option of bide."""
+
 DONE = 0
 NOT_DONE = 1
 """The store answered no: nothing found, held by a worker, does not balance."""
@@ -115,6 +129,12 @@ def print_error(error: click.ClickException) -> int:
     """
     if error.exit_code == BROKEN_PIPE:
         return BROKEN_PIPE
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        instead = OPTIONS_ELSEWHERE.get(error.option_name, "")
+        if any(instead in parameter.opts for parameter in error.ctx.command.params):
+            error = click.UsageError(
+                f"{error.message.rstrip('.')}; did you mean {instead!r}?", error.ctx
+            )
     lines = [line for line in error.format_message().splitlines() if line.strip()]
     text = escape(" ".join(line.strip() for line in lines))
     hint = ""

@@ -184,6 +184,8 @@ def test_the_default_store_is_looked_for_in_this_folder(shell: Shell, tmp_path: 
             "       usage: bide delete [OPTIONS] QUEUE; see 'bide delete --help'",
         ),
         ("cancel order-42", "after the queue, cancel takes ids"),
+        ("put orders 1 --in 30m", "; did you mean '--delay'?"),
+        ("queues --db bide.db", "; did you mean '--url'?"),
         (
             "put orders 1 --delay=-5",
             "'-5' is negative; for now give 0, for a time in the past use --at",
