@@ -219,7 +219,7 @@ def test_both_faces_have_the_same_signatures_and_defaults(plain: type, other: ty
 
 
 def test_whatever_blocks_in_a_queue_is_awaited_in_the_other() -> None:
-    at_once = {"take", "scan", "dead", "export"}  # their results are entered, or iterated
+    at_once = {"take", "scan", "dead", "ended", "export"}  # their results are entered, or iterated
     for name, method in public(bide.Queue).items():
         twin = getattr(bide.AsyncQueue, name)
         if inspect.isfunction(method):
