@@ -117,7 +117,9 @@ def _as_datetime(text: str) -> datetime:
         raise click.BadParameter(f"{text!r} is not between 1970 and 2100")
     if moment.tzinfo is not None:
         if zone is not None and moment.astimezone(zone).utcoffset() != moment.utcoffset():
-            raise click.BadParameter(f"{text!r} has another offset than its zone at that time")
+            raise click.BadParameter(
+                f"{text!r} has an offset that its zone does not have at that time"
+            )
         return moment
     # Both differ where the clocks of the zone are changed; without a zone, that of this machine.
     first, second = (moment.replace(tzinfo=zone, fold=fold).astimezone(zone) for fold in (0, 1))

@@ -217,7 +217,7 @@ def test_ten_thousand_of_which_some_do_not_fit(run: Bide, target: str, url: str)
             b"\x00",
             {},
             ("new_shop.send", "body"),
-            ("the body is bytes, and the handler takes a Mail", "let the type take"),
+            ("the body is bytes, and the handler takes Mail", "let the type take"),
         ),
     ],
 )

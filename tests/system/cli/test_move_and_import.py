@@ -332,7 +332,7 @@ def test_a_dry_run_makes_no_store_and_says_what_would_be(
     result = run("import", "new", source, "--redis-zset", "delayed", "--dry-run", "--json")
     told = json.loads(result.stdout)
     assert (result.exit_code, told["stored"], told["refused"], told["left"]) == (1, 2, 1, 3)
-    line = "bad: its score -7 is no time in Unix seconds"
+    line = "bad: its score -7 is not a time in Unix seconds"
     assert result.stderr.startswith(line)
     result = run("import", "new", source, "--redis-zset", "delayed", "--dry-run")
     assert result.stdout.startswith("would-store\t2\nkept\t0\nwould-reschedule\t0\n")
@@ -350,7 +350,7 @@ def test_what_stays_and_why_is_shown(
     assert code == 1
     assert "2 new messages imported into orders" in screen
     assert "2 members removed from delayed" in screen
-    assert "bad: its score -7 is no time in Unix seconds" in screen
+    assert "bad: its score -7 is not a time in Unix seconds" in screen
     screen, code = terminal("import", "orders", source, "--redis-zset", "dealyed")
     assert code == 1
     assert "is the key right?" in screen

@@ -284,7 +284,7 @@ def test_a_store_that_is_busy_for_a_while_stops_no_exec(
     until(begun.exists)
     other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    until(lambda: "the store is away, and is waited for: another" in told.read_text())
+    until(lambda: "the store is away; waiting for it: another" in told.read_text())
     other.execute("ROLLBACK")
     other.close()
     go.touch()

@@ -233,7 +233,7 @@ def test_what_does_not_repeat_or_is_not_there(
     orders.put(1, id="a", at=4e9)
     result = run(*arguments)
     assert (result.exit_code, result.stdout) == (2, "")
-    hint = "error: 'a' does not repeat; to let it: bide edit orders a --every 1h"
+    hint = "error: 'a' does not repeat; to make it repeat: bide edit orders a --every 1h"
     assert result.stderr.splitlines()[0] == hint
     orders.cancel("a")
     result = run(*arguments)

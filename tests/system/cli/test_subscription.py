@@ -93,7 +93,7 @@ def test_one_of_a_namespace_may_be_named_as_the_list_does(run: Bide) -> None:
     assert run("subscription", "rotate", "team/shop").stdout.startswith("whsec_")
     wrong = run("subscription", "pause", "team/shop", "--namespace", "mail")
     assert wrong.exit_code == 2
-    assert "is not of the namespace 'mail'" in wrong.output
+    assert "is not in the namespace 'mail'" in wrong.output
     assert run("subscription", "pause", "mail/shop").exit_code == 1
     assert run("subscription", "delete", "team/shop").exit_code == 0
     assert listed(run, "--all") == []
@@ -148,7 +148,7 @@ def test_a_file_of_bytes_is_no_secret(run: Bide, tmp_path: Path) -> None:
     file = str(tmp_path / "secret")
     result = run("subscription", "put", "shop", "orders", URL, "--secret-file", file)
     assert result.exit_code == 2
-    assert "no text" in result.output
+    assert "does not hold text" in result.output
 
 
 def test_add_takes_a_queue_of_one_namespace(run: Bide) -> None:

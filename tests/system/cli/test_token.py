@@ -37,7 +37,7 @@ def test_a_token_that_is_over_at_once_is_not_made(run: Bide) -> None:
 def test_a_token_needs_rights_that_exist(run: Bide) -> None:
     assert "For example: --rights put,change" in run("token", "create").stderr
     wrong = run("token", "create", "--rights", "put,write")
-    assert (wrong.exit_code, "--rights 'write' must be of put" in wrong.stderr) == (2, True)
+    assert (wrong.exit_code, "--rights 'write' must be among put" in wrong.stderr) == (2, True)
     pattern = run("token", "create", "--rights", "put", "--queues", "or ders")
     assert "--queues 'or ders' is not a pattern" in pattern.stderr
 

@@ -21,10 +21,10 @@ def backfill(
     after: float | None,
     before: float | None,
 ) -> bool:
-    """Put the runs of a message that repeats whose times are in a span.
+    """Put those runs of a message that repeats that fall into a time span.
 
     Each run is a message of its own, whose id is that of the message, "@" and the time of the run,
-    so that a repetition puts none twice. It does not repeat, and is due at its time: at once if
+    so repeating the command puts none twice. It does not repeat, and is due at its time: at once if
     that has passed.
 
     In a pipe, each line is: id, "stored", "kept" (it was there) or "no", state, due. The exit code

@@ -38,9 +38,9 @@ def cancel(
     undoable: bool,
     **rule: Any,
 ) -> bool:
-    """Cancel messages that no worker holds; with --running those, too.
+    """Cancel messages that no worker holds; with --running, also those that one holds.
 
-    Give ids, or a rule. A confirmed cancel is final; one by a rule with --undo can be taken back
+    Give ids, or a rule. A confirmed cancel is final; a cancel by rule with --undo can be taken back
     for ten minutes. The exit code is 1 if one of the messages was not cancelled (a worker holds it,
     it is dead, it does not exist), or if the rule found nothing.
 
@@ -48,7 +48,7 @@ def cancel(
     "stopping", and counts as cancelled unless its worker still acks it. With --wait, the exit code
     is 1 if it was acked, or is still stopping.
 
-    Of a message that repeats all runs are cancelled. If a worker holds one, that run goes on, and
+    If a message repeats, all its runs are cancelled. If a worker holds one, that run goes on, and
     is the last one: then the message is "ending", and the exit code is 1.
 
     In a pipe, each line is: id, "cancelled", "stopping", "ending" or "no", state, why not. With a

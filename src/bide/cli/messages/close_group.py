@@ -10,15 +10,15 @@ from bide.cli.times import local
 
 
 @on_any_store(option.queue, click.argument("group"))
-@option.time("--keep", "For how long it is closed.", "1d")
+@option.time("--keep", "How long it stays closed.", "1d")
 @option.flag("--running", help="Also ask the workers of running messages to stop.")
 def close_group(
     store: CommandStore, out: Output, queue: str, group: str, keep: float, running: bool
 ) -> None:
     """Refuse puts into a group, and cancel what waits in it.
 
-    What would come back to wait in the group is cancelled, too: by a retry, a revive, an edit. To
-    repeat it is safe; a group that is closed for longer stays so. The queue may be new.
+    What a retry, a revive or an edit would return to the group is cancelled, too. Repeating the
+    command is safe; a group that is closed for longer stays so. The queue need not exist yet.
 
     In a pipe the lines are: group, its name; until, Unix milliseconds; cancelled, number; stopping,
     number.

@@ -16,7 +16,7 @@ _COLUMNS = [Column("group"), Column("closed until"), Column("")]
 
 @on_store(option.queue)
 def closed_groups(store: CommandStore, out: Output, queue: str) -> None:
-    """List the groups that refuse puts, those first that open first.
+    """List the groups that refuse puts, in the order in which they open.
 
     In a pipe each line is: group, until when.
 

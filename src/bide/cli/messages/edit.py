@@ -22,10 +22,10 @@ CLEARED = ("expires", "group", "headers", "repeat", "window")
 @option.body_file
 @option.changed
 @option.expires
-@option.headers("A header; all together replace those there are")
+@option.headers("A header; those given replace all existing ones")
 @option.flag("--no-expires", help="Let it never expire.")
 @option.flag("--no-group", help="Take it out of its group.")
-@option.flag("--no-headers", help="Without headers.")
+@option.flag("--no-headers", help="Remove all headers.")
 @option.when
 @option.repeat
 @option.flag("--no-repeat", help="Stop repeating: this run is its last one.")
@@ -47,13 +47,13 @@ def edit(
 ) -> bool:
     """Change fields of a message that no worker holds.
 
-    All else stays: its due time, the attempts made and their failures. A dead letter can be changed
-    too, and stays dead until it is revived; it has no due time to change. BODY must be JSON, unless
-    you use --text or --bytes; '-' reads it from stdin.
+    Everything else stays: its due time, the attempts made and their failures. A dead letter can be
+    changed too, and stays dead until it is revived; it has no due time to change. BODY must be
+    JSON, unless you use --text or --bytes; '-' reads it from stdin.
 
     With --cron or --every it repeats from now on, by this rule: it is due at the first time of the
     rule, unless --delay or --at says when. With --window it is delivered in these hours from now
-    on; without --timezone they are in UTC. A message that repeats goes on to do so.
+    on; without --timezone they are in UTC. A message that repeats keeps repeating.
 
     In a pipe, the line is: id, "edited" or "no", state, why not. The exit code is 1 if it was not
     changed: a worker holds it, it is gone, or, with --if-version, it is no longer as you saw it.

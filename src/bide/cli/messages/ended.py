@@ -26,7 +26,9 @@ KEPT_ROW = "id state ended due attempt group last-error"
 
 @on_store(option.queue)
 @option.choice("--how", ENDINGS, "Only messages that have ended in this way.")
-@option.moment("--after", "Only those that ended at this time or later; as --at of bide put.")
+@option.moment(
+    "--after", "Only those that ended at this time or later; written like --at of bide put."
+)
 @option.moment("--before", "Only those that ended before this time.")
 @option.limit
 def ended(
@@ -38,11 +40,11 @@ def ended(
     before: float | None,
     limit: int | None,
 ) -> None:
-    """List messages that have ended, the first that ended first.
+    """List messages that have ended, in the order in which they ended.
 
-    If the queue has a history (bide set --history), these are all that it remembers, each id once
-    with its last end. Else they are the messages that it keeps: dead letters, expired ones for a
-    day, and acked ones if it has bide set --keep.
+    If the queue has a history (bide set --history), these are all that it remembers, each id once,
+    with its last end. Otherwise they are the messages that it keeps: dead letters, expired ones for
+    a day, and acked ones if it has bide set --keep.
 
     In a pipe, each line is: id, how, when it ended, due, attempts, group of a kept message, by whom
     if the history says it, last error.

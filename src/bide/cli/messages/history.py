@@ -13,8 +13,8 @@ from bide.cli.times import iso, local, span
 def history(store: CommandStore, out: Output, queue: str, id: str) -> bool:
     """Show how messages with an id have ended, the newest first.
 
-    The queue remembers it for the time of `bide set --history`. In a pipe, each line is: how, when,
-    by whom, attempts. The exit code is 1 if nothing is remembered.
+    The queue remembers it for as long as `bide set --history` says. In a pipe, each line is: how,
+    when, by whom, attempts. The exit code is 1 if nothing is remembered.
 
     \b
     Example:

@@ -12,7 +12,7 @@ from bide.cli.store import CommandStore
 
 @on_store(option.queue, option.id)
 def hold(store: CommandStore, out: Output, queue: str, id: str) -> bool:
-    """Let no run of a message that repeats be due until `bide resume`.
+    """Stop the runs of a message that repeats until `bide resume`.
 
     The message stays as it is. In a pipe, the line is: id, "held" or "no", state, why not. The exit
     code is 1 if it is not held: a worker holds a run of it, or it does not exist.

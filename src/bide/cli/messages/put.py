@@ -66,9 +66,9 @@ def put(
     or --at says when.
 
     With --window, the message is delivered in these hours of the week only, in the time zone of
-    --timezone. A time without a day is of each day, and a day without a time is a whole one;
-    "Mon-Fri 09:00-12:00, 13:00-18:00; Sat 10:00-14:00" has several. What is due outside waits for
-    the next opening.
+    --timezone. A time without a day applies to every day, and a day without a time is the whole
+    day; "Mon-Fri 09:00-12:00, 13:00-18:00; Sat 10:00-14:00" has several. What is due outside waits
+    for the next opening.
 
     \b
     Example:

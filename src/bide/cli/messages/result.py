@@ -13,8 +13,8 @@ from bide.model.errors import NotEnded, NotRemembered
 def result(store: CommandStore, out: Output, queue: str, id: str, wait: float | None) -> bool:
     """Print the result of a message: what its handler returned, as JSON.
 
-    The queue remembers it for the time of `bide set --result-ttl`. The exit code is 1 if there is
-    none: the message has not ended, it died, expired, was cancelled, or nothing is remembered.
+    The queue remembers it for as long as `bide set --result-ttl` says. The exit code is 1 if there
+    is none: the message has not ended, it died, expired, was cancelled, or nothing is remembered.
 
     \b
     Example:

@@ -10,7 +10,7 @@ from bide.cli.store import CommandStore
 
 @on_store(option.queue, option.id)
 def run_now(store: CommandStore, out: Output, queue: str, id: str) -> bool:
-    """Let a message that repeats run now, once more than its rule says.
+    """Run a message that repeats now, in addition to its rule.
 
     Then it repeats as before; one that is held is held again. In a pipe, the line is: id, "run" or
     "no", state, why not. The exit code is 1 if it does not run: a worker holds it already, or it

@@ -14,15 +14,15 @@ from bide.model.errors import NothingToUndo
 def undo(store: CommandStore, out: Output, queue: str, token: str) -> bool:
     """Take back a bulk change that was made with --undo, up to ten minutes ago.
 
-    Messages come back as they were. Those whose id was put again since, or that a worker has got
-    since, stay as they are. A second time restores nothing. The exit code is 1 if nothing was
-    restored.
+    Messages come back as they were. Those whose id was put again since, or that a worker has
+    claimed since, stay as they are. A second undo restores nothing. The exit code is 1 if nothing
+    was restored.
 
     \b
     In a pipe and in JSON:
       restored  as before the change
       taken     the id was put again, or the message was changed, since then
-      claimed   a worker has got it since then, or it has ended
+      claimed   a worker has claimed it since then, or it has ended
       unknown   it is not certain that it was changed: a process died meanwhile
       again     it was taken back before
 
@@ -40,8 +40,8 @@ def undo(store: CommandStore, out: Output, queue: str, token: str) -> bool:
     del facts["following"]
     unchanged = {
         "whose id was put again or that were changed since": undone.taken,
-        "that a worker has got since, or that have ended": undone.claimed,
-        "of which it is not certain that they were changed": undone.unknown,
+        "that a worker has claimed since, or that have ended": undone.claimed,
+        "that may not have been changed": undone.unknown,
         "that were taken back before": undone.again,
     }
     mark = DONE if undone.restored else NOTHING

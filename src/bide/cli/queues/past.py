@@ -33,12 +33,12 @@ def past(
 ) -> None:
     """Show what has happened: how much was put, done, failed, and how late.
 
-    In a queue, or without its name in all queues together. Workers and servers record it once a
+    Covers one queue or, without a name, all queues together. Workers and servers record it once a
     minute; minutes are kept for 24 hours, hours for 30 days.
 
     In a pipe, each line is: start of the slot, put, done, failed, cancelled, expired, died,
-    deliveries, and how late half and 99 of 100 of these began at most, in milliseconds. A slot that
-    nobody has recorded has no line.
+    deliveries, and the lateness within which half and 99 of 100 of these began, in milliseconds. A
+    slot without a record has no line.
 
     \b
     Example:

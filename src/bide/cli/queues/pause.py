@@ -24,7 +24,7 @@ def pause(
 ) -> None:
     """Stop claims from a queue, until it is resumed or the pause ends.
 
-    That holds for every process. Puts continue. A queue that does not exist yet can be paused. A
+    This applies to every process. Puts continue. A queue that does not exist yet can be paused. A
     line on stderr says so: it may be a typo.
 
     \b

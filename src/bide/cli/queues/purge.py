@@ -16,7 +16,7 @@ from bide.model.message import State
     required=True,
 )
 @option.moment(
-    "--before", "Only those that entered the state (if delayed or ready: are due) before."
+    "--before", "Only those that entered the state before then (delayed or ready: due before then)."
 )
 @option.flag("--dry-run", help="Only count the messages, and show the first ones.")
 @option.undo

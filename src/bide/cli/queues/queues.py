@@ -35,8 +35,8 @@ def queues(store: CommandStore, out: Output, prefix: str, own: bool) -> None:
     """List the queues of the store.
 
     With PREFIX, only those whose names begin with it. In a pipe, each line is: name, delayed,
-    ready, leased, dead, and "paused" if it is. Settings are shown that the app of a worker
-    declares; `bide set` may have changed them since.
+    ready, leased, dead, and "paused" if it is. Settings that the app of a worker declares are
+    shown; `bide set` may have changed them since.
 
     \b
     Example:

@@ -32,11 +32,11 @@ COLUMNS = (
 @on_store()
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...", shell_complete=option.complete_queue)
 @option.time("--drop-later-than", "Cancel messages that are later than this.")
-@option.flag("--latest-of-group", help="Of each group keep only the message planned last.")
-@option.time("--spread", "Let the others be due evenly over this time from now on.")
-@option.text("--rate", "RATE", "Let so many of them be due instead: 5/s, 100/m, 1000/h.")
-@option.flag("--fresh-first", help="Give them priority 0: fresh ones with a priority go first.")
-@option.flag("--apply", "applies", help="Do it; without, only say what it would do.")
+@option.flag("--latest-of-group", help="Keep only the last planned message of each group.")
+@option.time("--spread", "Make the others due evenly over this time from now on.")
+@option.text("--rate", "RATE", "Make them due at this rate instead: 5/s, 100/m, 1000/h.")
+@option.flag("--fresh-first", help="Give them priority 0: fresh messages with a priority go first.")
+@option.flag("--apply", "applies", help="Do it; by default only say what it would do.")
 def recover(
     store: CommandStore, out: Output, queues: tuple[str, ...], applies: bool, **fields: Any
 ) -> bool | None:

@@ -12,7 +12,7 @@ from bide.cli.store import CommandStore
 
 @on_store(option.queue, click.argument("id", required=False))
 def resume(store: CommandStore, out: Output, queue: str, id: str | None) -> bool:
-    """Let messages be claimed again, or one that is held repeat again.
+    """Resume a paused queue, or a message that is held.
 
     Without ID, it ends the pause of the queue; the exit code is 1 if the queue does not exist. With
     the ID of a message that repeats and is held, its next run is the first one from now on. Then,

@@ -22,11 +22,11 @@ from bide.model.times import limits_of
 @option.text(
     "--overdue",
     "PLAN",
-    "What becomes of messages that are overdue after a gap without workers: 'drop 6h, spread 10m' "
+    "The plan for messages that are overdue after a gap without workers: 'drop 6h, spread 10m' "
     "(see bide recover).",
 )
 def set_(store: CommandStore, out: Output, queue: str, **given: Any) -> None:
-    """Set what a queue remembers, its limits, and its plan for what is overdue; 0 switches one off.
+    """Set what a queue remembers, its limits, and its plan for what is overdue; 0 is off.
 
     What is not given stays as it is. In a pipe, each line is: setting, milliseconds; for a limit
     the number of messages, for a rate and a plan its text.

@@ -10,7 +10,7 @@ def init(store: CommandStore, out: Output) -> None:
     """Make the store.
 
     Makes the file, or the schema in a PostgreSQL database, if it does not exist. So a user with
-    more rights can prepare the store for programs that have less.
+    more rights can prepare the store for programs that have fewer.
 
     \b
     Example:

@@ -47,8 +47,8 @@ def read_count(text: str) -> int:
 
 @click.command()
 @click.argument("store", required=False, metavar="[URL]")
-@option.time("--for", "How long; 30s unless --kills is given.")
-@option.count("--kills", help="End after so many kills (and a run of the fault).")
+@option.time("--for", "How long to run; 30s unless --kills is given.")
+@option.count("--kills", help="End after this many kills (and one run of the fault).")
 @option.count(
     "--processes", least=2, most=64, default=4, help="Processes that use the store at a time."
 )
@@ -58,11 +58,11 @@ def read_count(text: str) -> int:
     type=read_count,
     default="0",
     metavar="N",
-    help="First put so many messages that are due later, such as 1M.",
+    help="First put this many messages that are due later, such as 1M.",
 )
 @option.text("--fault", "CMD", "A command for the shell: your own fault, run again and again.")
 @option.time("--every", "How often the fault is run.", default="10s")
-@option.count("--seed", least=0, help="What the processes do, and who is killed.")
+@option.count("--seed", least=0, help="Seeds what the processes do and which one is killed.")
 @option.flag("--keep", help="Keep the folder with the journals of the processes.")
 @click.option(
     "--html",
@@ -96,7 +96,7 @@ def prove(
     confirmed is lost, nothing was early, and nothing came twice without a reason.
 
     With --fault it also runs your own fault meanwhile: restart the server, cut its network, promote
-    a replica. Beside the result it shows what the settings of the store allow to be lost, as bide
+    a replica. Beside the result it shows what could be lost with the settings of the store, as bide
     doctor finds it. The exit code is 1 if a promise was broken; then the journals are kept. In a
     pipe, each line is: name, value; then what was broken.
 

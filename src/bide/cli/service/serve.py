@@ -23,7 +23,7 @@ OPTIONS = {
     "socket_mode": ("MODE", "The mode of the socket; 600 by default, 660 also admits the group."),
     "tls_cert": ("FILE", "A certificate and its chain (PEM): speak HTTPS. SIGHUP reads it again."),
     "tls_key": ("FILE", "The key of that certificate (PEM)."),
-    "tls_client_ca": ("FILE", "Certificates (PEM): clients must show one that these issued."),
+    "tls_client_ca": ("FILE", "CA certificates (PEM): clients must show one that these issued."),
     "workers": ("N", "The number of server processes; 1 by default."),
     "auth": ("", "Whether requests need a token; auto: as soon as the store has a token."),
     "grace": ("TIME", "How long requests may take to finish after a stop signal; 30s by default."),
@@ -42,7 +42,7 @@ OPTIONS = {
     ),
     "action_log": (
         "FILE",
-        "A file for a JSON line per act: who did what, from where. SIGHUP reopens it.",
+        "A file for a JSON line per action: who did what, from where. SIGHUP reopens it.",
     ),
 }
 """The settings that can be values as options: their metavar and help."""

@@ -61,7 +61,7 @@ def _secret(ctx: click.Context, param: click.Parameter, path: Path | None) -> st
     try:
         return (sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")).strip()
     except UnicodeDecodeError:
-        raise click.BadParameter(f"{path} has no text in it, but other bytes") from None
+        raise click.BadParameter(f"{path} does not hold text") from None
 
 
 secret_option = click.option(
@@ -80,7 +80,7 @@ def _full_name(namespace: str | None, name: str) -> str:
     if namespace in (None, namespace_of_name):
         return name
     if namespace_of_name is not None:
-        raise click.BadParameter(f"{name!r} is not of the namespace {namespace!r}; name it once")
+        raise click.BadParameter(f"{name!r} is not in the namespace {namespace!r}; name it once")
     return f"{namespace}/{name}"
 
 

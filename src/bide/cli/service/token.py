@@ -36,7 +36,9 @@ def _lifetime(value: str | float) -> float | str:
         return NEVER
     seconds = read_duration(value, "time")
     if not seconds:
-        raise click.BadParameter(f"must be longer than 0; {NEVER} makes a token that does not end")
+        raise click.BadParameter(
+            f"must be longer than 0; {NEVER} makes a token that does not expire"
+        )
     return seconds
 
 

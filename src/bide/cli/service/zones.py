@@ -72,16 +72,16 @@ class PlannedQueue(NamedTuple):
     metavar="FILE",
     help="List the messages that other time zones would move, and change nothing.",
 )
-@option.flag("--apply", help="Move now what must move by the time zones of this machine.")
+@option.flag("--apply", help="Move now what must move under the time zones of this machine.")
 def zones(store: CommandStore, out: Output, what_if: Path | None, apply: bool) -> bool:
-    """Show by which version of time zones messages are planned, or move them.
+    """Show which version of the time zones messages are planned by, or move them.
 
-    Without an option: what this machine has, and of each queue with local dates, or with cron
-    expressions in a time zone, by which version it is planned, how many there are, and how many
-    this machine would move.
+    Without an option: the version of this machine and, for each queue with local dates or with
+    cron expressions in a time zone, the version by which it is planned, how many there are, and
+    how many this machine would move.
 
     With --what-if, before an update: FILE is a wheel of the package tzdata, as `pip download
-    --no-deps tzdata` brings it; a folder of compiled zones, such as /usr/share/zoneinfo of a
+    --no-deps tzdata` fetches it; a folder of compiled zones, such as /usr/share/zoneinfo of a
     machine or an image that has the update; or tzdataVERSION.tar.gz from IANA, or a folder with
     what is in it, which needs the program zic. In a pipe, each line is: queue, id, date or rule,
     when it is due, and when it then would be.
@@ -150,13 +150,13 @@ def _queue_cells(row: PlannedQueue) -> list[Cell]:
 def _show_moves(store: CommandStore, out: Output, data: ZoneData) -> None:
     """List the messages that some data would move."""
     if not data.version:
-        warn("these time zones do not say their version; they are taken for newer than all others")
+        warn("these time zones have no version; they count as newer than all others")
     newer_data = data._replace(version=data.version or NEWEST)
     own = own_zones().version
     if not is_newer(newer_data.version, own):
         warn(
             f"these time zones, {data.version}, are not newer than those of this machine, {own}: "
-            "what is planned by these does not move"
+            "messages planned by these do not move"
         )
 
     async def find_moves(ask: Ask) -> list[DueMove]:

@@ -32,8 +32,8 @@ def call(
 
     MODULE:TASK names it: shop:expire is the function `expire` of shop.py with the decorator
     @app.task, or the task that an app of shop.py knows as "expire". The store is the one of --url,
-    else the one of the app. Without --delay and --at, the call is due at once. --attempts is by
-    default what the task says.
+    else the one of the app. Without --delay and --at, the call is due at once. The default of
+    --attempts is that of the task.
 
     Each ARGUMENT is a value, in the order of the parameters, or NAME=VALUE. A value is text for a
     parameter annotated with `str`; for others it is JSON, or else text, as a date is. Give a text

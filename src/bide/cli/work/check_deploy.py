@@ -19,7 +19,7 @@ PENDING = ("delayed", "ready", "leased")
 
 @on_store(click.argument("target", metavar="MODULE:APP"))
 @option.many(
-    "--skip", "skipped", "QUEUE", "Leave out a queue of another app, or all that fit a glob."
+    "--skip", "skipped", "QUEUE", "Leave out a queue of another app, or all that match a glob"
 )
 def check_deploy(store: CommandStore, out: Output, target: str, skipped: tuple[str, ...]) -> bool:
     """Say which pending messages the new code of an app would refuse.

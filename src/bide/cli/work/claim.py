@@ -32,7 +32,9 @@ COLUMNS = (
 @on_any_store(option.queue)
 @option.count("-n", "--count", most=MAX_COUNT, help="The maximum number; 1 by default.")
 @option.time("--wait", "How long to wait for a due message; by default not at all.")
-@option.time("--lease", "How long the lease lasts; without an ack, the message comes again.", "30s")
+@option.time(
+    "--lease", "How long the lease lasts; without an ack, the message is redelivered.", "30s"
+)
 @option.flag("--ack", help="Ack after the messages are printed and the output is flushed.")
 @option.flag("--body", "only_body", help="With --ack: print only bodies; text and bytes unchanged.")
 @click.option("--exec", "command", metavar="CMD", help="Run a shell command for each message.")

@@ -43,9 +43,9 @@ def schedules(store: CommandStore, out: Output, target: str | None, count: int) 
     repeat: of each queue, those among the first 1,000 messages, and 1,000 in all. With MODULE:APP,
     list first the schedules of the app, on the store that it names, even if no worker has run yet.
 
-    In a pipe, each line is: queue, id, when, time zone, state or "held", the number of runs that
-    run and that are retried, the number of dead letters of a schedule, error, and the next due
-    times. With --json, also the last ten runs, if the queue keeps its history.
+    In a pipe, each line is: queue, id, when, time zone, state or "held", the number of runs in
+    progress and of those being retried, the number of dead letters of a schedule, error, and the
+    next due times. With --json, also the last ten runs, if the queue keeps its history.
 
     \b
     Example:
