@@ -62,7 +62,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def __post_init__(self) -> None:
         if unknown := [action for action in self.actions if action not in ACTIONS]:
-            raise InvalidArgument(f"actions={unknown!r} must be of {', '.join(ACTIONS)}")
+            raise InvalidArgument(f"actions={unknown!r} must be among {', '.join(ACTIONS)}")
 
     @classmethod
     def of(cls, caller: Caller) -> "Access":

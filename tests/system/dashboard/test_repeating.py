@@ -40,9 +40,9 @@ def buttons(page: str) -> list[str]:
 def test_a_page_tells_the_rule_and_the_runs(ann: Visitor, mail: bide.Queue) -> None:
     mail.put(1, id="a", repeat=bide.Cron("0 9 * * MON", "Europe/Berlin", times=2))
     page = ann.get(PAGE).text
-    assert f"repeats {IN_WORDS}, 2 times this run is of " in text_of(page)
+    assert f"repeats {IN_WORDS}, 2 times this run is that of " in text_of(page)
     assert re.search(r" next run \d\d \w+ 0[78]:00.* runs left 2 ", text_of(page))
-    assert "; it repeats: 0 9 * * MON in Europe/Berlin, 2 times; this run is of" in page
+    assert "; it repeats: 0 9 * * MON in Europe/Berlin, 2 times; this run is that of" in page
     chinese = ann.get(PAGE, accept_language="zh").text
     assert "重复 0 9 * * MON（Europe/Berlin），共 2 次 本次运行时间 " in text_of(chinese)  # noqa: RUF001
     mail.edit("a", repeat=bide.Cron("0 9 * * MON", times=1))
