@@ -558,7 +558,7 @@ class Consumer(Claimer):
             logging.ERROR,
             handling,
             "timeout",
-            "%s is still running after its timeout and keeps its place; %d of %d places are taken "
+            "%s is still running after its timeout and keeps its slot; %d of %d slots are taken "
             "this way. Let it check delivery.lost; an async one must raise asyncio.CancelledError "
             "again",
             handling.handler.name,
@@ -596,7 +596,7 @@ class Consumer(Claimer):
             logging.ERROR,
             handling,
             "stopping",
-            "%s is still running after it was asked to stop, and keeps its place; it must raise "
+            "%s is still running after it was asked to stop, and keeps its slot; it must raise "
             "asyncio.CancelledError again",
             handling.handler.name,
         )

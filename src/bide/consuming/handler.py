@@ -62,7 +62,7 @@ def decoder(body_type: Any, owner: str) -> Decode:
 
     def to_value(message: Message) -> Any:
         if not message.json:
-            raise Unfit(f"the body is bytes, and the handler takes a {type_name(body_type)}")
+            raise Unfit(f"the body is bytes, and the handler takes {type_name(body_type)}")
         try:
             return decode(message.data)
         except Exception as error:  # validation code of the user may raise anything
@@ -88,7 +88,7 @@ def json_decoder(value_type: Any, owner: str) -> Callable[[bytes], Any]:
             msgspec.json.schema_components([value_type], schema_hook=_schema)
     except (TypeError, Unfit) as error:
         raise InvalidArgument(
-            f"{owner} takes a {type_name(value_type)}, which no body can be decoded into "
+            f"{owner} takes {type_name(value_type)}, which no body can be decoded into "
             f"({error}); annotate it with a dataclass, a TypedDict, a msgspec.Struct or a pydantic "
             "model"
         ) from error
@@ -347,7 +347,7 @@ def checked_result(result: Any, name: str) -> Any:
         return result
     if inspect.isgenerator(result) or inspect.isasyncgen(result):
         raise NotAwaited(
-            f"{name} returned a generator, of which nothing has run: call it in a loop, or remove "
+            f"{name} returned a generator that was never run: call it in a loop, or remove "
             "the yield"
         )
     if not inspect.isawaitable(result):
@@ -355,12 +355,12 @@ def checked_result(result: Any, name: str) -> Any:
     if inspect.iscoroutine(result):
         result.close()  # else Python warns that it was never awaited
         raise NotAwaited(
-            f"{name} returned a coroutine, of which nothing has run: the await of "
+            f"{name} returned a coroutine that was never run: the await of "
             f"{result.__qualname__}(...) is missing. Write `return await {result.__name__}(...)` "
             "in an async function; a decorator of an async function must be async, too"
         )
     raise NotAwaited(
-        f"{name} returned a {type(result).__name__} and did not wait for it: an await is missing. "
+        f"{name} returned {type(result).__name__} and did not wait for it: an await is missing. "
         "Write `return await ...` in an async function"
     )
 

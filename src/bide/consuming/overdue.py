@@ -176,7 +176,7 @@ async def _apply(queue: str, lane: Lane, ask: Ask, lock: _Lock, text: str, holde
     try:
         result = await arun_steps(steps, ask_locked)
     except LockLost:
-        _log.warning("%s: another process goes on with what is overdue", queue)
+        _log.warning("%s: another process handles what is overdue", queue)
         return
     done = {"dropped": result.dropped + result.superseded, "moved": result.moved}
     _log.warning(
@@ -248,4 +248,6 @@ class OverdueWatch:
             raise
         except BideError as error:
             fix = " (its plan is of a newer version?)" if isinstance(error, InvalidArgument) else ""
-            _log.warning("%s: what is overdue is delivered as it is%s: %s", self._queue, fix, error)
+            _log.warning(
+                "%s: overdue messages are delivered without a plan%s: %s", self._queue, fix, error
+            )

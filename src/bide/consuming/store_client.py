@@ -80,7 +80,7 @@ class StoreClient:
         except StoreError as error:
             if self._away_since is None:
                 self._away_since = self.clock.monotonic()
-                _log.error("the store is away, and is waited for: %s", error)
+                _log.error("the store is away; waiting for it: %s", error)
             raise
         if self._away_since is not None:
             _log.warning(

@@ -40,7 +40,7 @@ def in_transaction(handler: Handler, within: Within) -> Handler:
         transaction = within()
         if not hasattr(type(transaction), method):
             raise TypeError(
-                f"within= of {name} returned a {type(transaction).__name__}, and the handler needs "
+                f"within= of {name} returned {type(transaction).__name__}, and the handler needs "
                 f"a context manager that `{word}` takes"
             )
         return transaction

@@ -66,7 +66,7 @@ class DropBideOutbox(MigrateOperation):
 def _create(operations: Operations, operation: CreateBideOutbox) -> None:
     dialect = operations.get_context().dialect.name
     if dialect not in CREATE_TABLES:
-        raise InvalidArgument(f"an outbox is in PostgreSQL or SQLite, and this is {dialect}")
+        raise InvalidArgument(f"an outbox needs PostgreSQL or SQLite, and this is {dialect}")
     for statement in CREATE_TABLES[dialect]:
         operations.execute(statement)
 

@@ -102,7 +102,7 @@ def position(cursor: str | None) -> Position:
     texts = [*place.split("."), *([since] if mark else [])]
     parts = [int(part) for part in texts if part.isdecimal() and len(part) < 20]
     if place.count(".") != 2 or len(parts) != len(texts) or max(parts) >= 1 << 62:
-        raise InvalidArgument(f"cursor={cursor!r} comes from no scan; begin without one")
+        raise InvalidArgument(f"cursor={cursor!r} is not from a scan; begin without one")
     return Position(*parts)
 
 

@@ -67,8 +67,8 @@ def recall(identity: Identity, answers: Answers | None) -> Kept | None:
         return None
     if identity.number < answers.number:
         raise OutcomeUnknown(
-            "the command arrived after later commands of its sender, which had given it up; it was "
-            "not carried out now, and may have been before"
+            "the command arrived after later commands of its sender, which had given up on it; it "
+            "was not carried out now, but may have been before"
         )
     kept = answers.kept.get(identity.place)
     if isinstance(kept, NotKept):

@@ -83,7 +83,7 @@ def encoded(message: TaskMessage) -> Any:
     except TypeError as error:
         raise InvalidArgument(
             f"task {message.task} has a header or an option that is not JSON ({error}), so it "
-            "cannot wait in bide; leave the option away, or convert it"
+            "cannot wait in bide; leave the option out, or convert it"
         ) from error
 
 
@@ -129,7 +129,7 @@ class CelerySource(SourceQueue):
         envelope = json.loads(entry.member)
         headers, content_type = envelope["headers"], envelope["content-type"]
         if "task" not in headers or "id" not in headers:
-            raise NotTakenOver("it is of Celery's protocol 1; bide takes over protocol 2")
+            raise NotTakenOver("it uses Celery's protocol 1; bide takes over protocol 2")
         if "python-serialize" in content_type and not self.pickles:
             raise Pickled
         # Without its time: a worker of Celery that gets the task when it is due must not wait.

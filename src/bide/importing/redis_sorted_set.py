@@ -232,7 +232,7 @@ class _Reader(NamedTuple):
         due = score if in_ms else score * 1000
         if not math.isfinite(due) or not 0 <= due <= LATEST:
             unit = "milliseconds" if in_ms else "seconds"
-            raise InvalidArgument(f"its score {score:.17g} is no time in Unix {unit}")
+            raise InvalidArgument(f"its score {score:.17g} is not a time in Unix {unit}")
         return round(due)
 
 

@@ -28,7 +28,7 @@ _NO_KEY = -2
 
 _STRANDED = {
     "deferred": "it waits for another job",
-    "ready": "the job that it waited for is done; let a worker of RQ start, it enqueues this one",
+    "ready": "the job that it waited for is done; start a worker of RQ, which enqueues this one",
 }
 """Registries of jobs that are not pending yet, and why they stay."""
 

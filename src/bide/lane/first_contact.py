@@ -56,7 +56,7 @@ async def first_contact(lane: Lane, url: str, note_away: Callable[[], None] = la
         answered, _ = await asyncio.wait({answer}, timeout=None if attempt else SILENCE)
         if not answered:
             note_away()
-            _log.warning("%s has not answered yet, and is waited for", shown)
+            _log.warning("%s has not answered yet; waiting for it", shown)
         try:
             await answer
         except StoreBusy as error:  # it exists, and commands wait for it
@@ -69,7 +69,7 @@ async def first_contact(lane: Lane, url: str, note_away: Callable[[], None] = la
             now = lane.clock.monotonic()
             if now >= remind_at:
                 remind_at = now + REMIND_EVERY
-                _log.error("the store is away, and is waited for: %s", error)
+                _log.error("the store is away; waiting for it: %s", error)
         else:
             if attempt or not answered:
                 waited = lane.clock.monotonic() - began
@@ -157,7 +157,7 @@ async def made_by_others(url: str) -> None:
         )
     remark = " (the file has no tables of bide)" if path.exists() else ""
     _log.warning(
-        "there is no store at %s yet%s, and it is waited for: start a worker, put a message, or "
+        "there is no store at %s yet%s; waiting for it: start a worker, put a message, or "
         "name another store",
         path,
         remark,

@@ -142,7 +142,7 @@ def _naive(at: object) -> datetime:
         )
     if moment.tzinfo is not None:
         raise InvalidArgument(
-            f"at={str(at)[:64]!r} has an offset, and so is an instant; leave the offset out, or "
+            f"at={str(at)[:64]!r} has an offset, so it is an instant; leave the offset out, or "
             "timezone="
         )
     if moment.fold:
@@ -165,7 +165,7 @@ def is_local(at: Moment | str | None, timezone: str | None) -> bool:
         return True
     if isinstance(at, str):
         raise InvalidArgument(
-            f"at={at[:64]!r} is a text, and so a local date: add its zone, as "
+            f"at={at[:64]!r} is a local date: add its zone, such as "
             "timezone='Europe/Paris', or give an aware datetime"
         )
     return False

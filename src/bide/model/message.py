@@ -77,7 +77,7 @@ Attempts = Annotated[
     Meta(
         ge=1,
         le=MAX_ATTEMPTS,
-        description="How often it is delivered at most before it becomes a dead letter.",
+        description="The maximum number of deliveries before it becomes a dead letter.",
     ),
 ]
 Group = Annotated[Name, Meta(description="A name that several messages share, to cancel them by.")]

@@ -91,7 +91,7 @@ class Past(msgspec.Struct, frozen=True, tag="past"):
                 f"it is not recorded: {self.left_out:,} queues are left out, those with the "
                 "fewest messages so far"
             )
-        return "recording has just begun; the first figures are there in a minute"
+        return "recording has just begun; the first figures appear in a minute"
 
 
 class PastCommand(

@@ -156,7 +156,8 @@ def plan_of(value: Any, what: str = "overdue") -> Recovery:
         return value
     if not isinstance(value, str):
         raise InvalidArgument(
-            f"{what} cannot be a {type(value).__name__}; give a bide.Recovery, or text: {_FORMS}"
+            f"{what} cannot be of type {type(value).__name__}; give a bide.Recovery, or text: "
+            f"{_FORMS}"
         )
     fields: dict[str, Any] = {}
     for part in value[:1_000].split(","):

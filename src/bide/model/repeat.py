@@ -153,7 +153,7 @@ class Repeat(ABC):
         if times is not None:
             check_whole(times, "times", 1, MAX_TIMES)
         if missed not in MISSED:
-            raise InvalidArgument(f"missed={missed!r} is none of {', '.join(MISSED)}")
+            raise InvalidArgument(f"missed={missed!r} must be one of {', '.join(MISSED)}")
         values = {
             "start": None if start_ms is None else to_datetime(start_ms),
             "until": None if until_ms is None else to_datetime(until_ms),

@@ -232,7 +232,7 @@ def first_run_at(rule: object, due: int | None, now: int, window: Window | None 
     """
     if not isinstance(rule, Repeat):
         raise InvalidArgument(
-            f"repeat={rule!r} is no rule; write bide.Cron('0 9 * * MON', 'Europe/Berlin') or "
+            f"repeat={rule!r} is not a rule; write bide.Cron('0 9 * * MON', 'Europe/Berlin') or "
             "bide.Every('15m')"
         )
     if window is not None:

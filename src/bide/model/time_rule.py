@@ -126,7 +126,7 @@ def time_rule_of(text: str) -> TimeRule:
     if timezone is None or at is None:
         raise _refusal(text, "a date needs its timezone, and at, the time that it was planned for")
     if zones and not is_version(zones):
-        raise _refusal(text, f"{zones[:16]!r} is no version of time zones")
+        raise _refusal(text, f"{zones[:16]!r} is not a version of time zones")
     if fields["cron"] is not None or fields["every"] is not None:
         raise _refusal(text, "a message has a date, or repeats, and not both")
     local = LocalDate(fields["date"], timezone)
@@ -175,7 +175,7 @@ def checked_window(window: object) -> Window:
     """
     if not isinstance(window, Window):
         raise InvalidArgument(
-            f"window={window!r} is no window; write "
+            f"window={window!r} is not a window; write "
             "bide.Window('Mon-Fri 09:00-18:00', 'Europe/Berlin')"
         )
     return window

@@ -131,7 +131,7 @@ def _whole_us(seconds: float, what: str, forms: str = "") -> int:
         forms: the forms that it may have, for the error if it is no number.
     """
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise InvalidArgument(f"{what} cannot be a {type(seconds).__name__}; give {forms}")
+        raise InvalidArgument(f"{what} cannot be of type {type(seconds).__name__}; give {forms}")
     if isinstance(seconds, float) and not math.isfinite(seconds * 1000):
         raise InvalidArgument(f"{what}={seconds!r} is not a finite number of seconds")
     if abs(seconds) > LATEST:  # the caller refuses it
@@ -385,7 +385,8 @@ def interval(rate: Rate, what: str = "rate") -> int:
         count, unit_us = float(match[1]), _RATE_UNITS[match[2] or "s"]
     if isinstance(count, bool) or not isinstance(count, (int, float)):
         raise InvalidArgument(
-            f"{what} cannot be a {type(rate).__name__}; give messages per second, or a string "
+            f"{what} cannot be of type {type(rate).__name__}; give messages per second, or a "
+            "string "
             "such as '100/m'"
         )
     if count == 0:

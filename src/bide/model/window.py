@@ -528,5 +528,5 @@ class WindowText(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
         try:
             holidays = _holidays_of(self.holidays)
         except ValueError:
-            raise InvalidArgument(f"{self.holidays!r} are no holidays of a window") from None
+            raise InvalidArgument(f"{self.holidays!r} are not holidays of a window") from None
         return Window(self.hours, self.timezone, holidays)

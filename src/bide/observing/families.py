@@ -85,7 +85,7 @@ OVERDUE = Family(
     "gauge",
     "bide.queue.oldest_overdue",
     "s",
-    "For how long the oldest due message has waited; 0 if none is due.",
+    "How long the oldest due message has waited; 0 if none is due.",
     "queue",
 )
 QUEUES = (
@@ -174,7 +174,7 @@ DELIVERIES = (
         "histogram",
         "bide.delivery.lateness_cause",
         "s",
-        "How much of the lateness of a delivery has which cause.",
+        "The lateness of deliveries, by cause.",
         "queue cause",
         lambda tally: tally.causes,
     ),
@@ -182,7 +182,7 @@ DELIVERIES = (
         "gauge",
         "bide.deliveries.longest",
         "s",
-        "For how long the handler has run that was started first.",
+        "How long the longest-running handler has been running.",
         "queue",
         lambda tally: tally.longest,
     ),

@@ -186,7 +186,7 @@ def outbox(dialect: str) -> Guest:
     if dialect == "sqlite":
         return SqliteOutbox()
     raise WrongConnection(
-        f"the connection given as within= is to {dialect}; an outbox is in PostgreSQL or SQLite"
+        f"the connection given as within= is to {dialect}; an outbox needs PostgreSQL or SQLite"
     )
 
 

@@ -68,7 +68,7 @@ def drain(queue: Queue, journal: Journal, advance: Advance) -> None:
             failure = f", the last error: {error}"
             time.sleep(PAUSE)
     raise ProvingStopped(
-        f"messages are left that no claim gets, within {PATIENCE:g} s of the last one{failure}"
+        f"messages are left, and no claim got one within {PATIENCE:g} s of the last{failure}"
     )
 
 

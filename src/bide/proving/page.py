@@ -41,7 +41,7 @@ def page_of(proof: Proof, made: str) -> str:
             for name, value, is_wrong in proof.table()
         ),
         "</table>",
-        "<h2>What the settings of the store allow to be lost</h2>",
+        "<h2>What could be lost with the settings of the store</h2>",
         *_settings(proof),
         *_violations(proof),
         "</body></html>",

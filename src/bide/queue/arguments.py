@@ -142,7 +142,7 @@ def check_state(state: str) -> State:
         InvalidArgument: no state has this name.
     """
     if state not in STATES:
-        raise InvalidArgument(f"state={state!r} is none of {', '.join(STATES)}")
+        raise InvalidArgument(f"state={state!r} must be one of {', '.join(STATES)}")
     return STATES[STATES.index(state)]  # the same text, with the type `State`
 
 
@@ -215,7 +215,7 @@ def progress_of(done: float, of: float | None = None, text: str = "") -> Progres
         if name == "of" and value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InvalidArgument(f"{name}={value!r} is no number")
+            raise InvalidArgument(f"{name}={value!r} is not a number")
         try:
             is_finite = isfinite(value)
         except OverflowError:  # an `int` that is too large for a `float`

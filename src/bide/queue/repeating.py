@@ -183,7 +183,7 @@ def _check_effort(effort: int, most: int | None) -> None:
     """
     if most is not None and effort > most:
         raise InvalidArgument(
-            f"more than {most:,} messages and runs are to be counted; ask for a shorter horizon, "
+            f"there are more than {most:,} messages and runs to count; ask for a shorter horizon, "
             "or without repeats; the Python library counts any number"
         )
 
@@ -223,7 +223,7 @@ def check_repeats(message: Message) -> None:
     """
     if not message.repeats:
         raise InvalidArgument(
-            f"{message.id!r} does not repeat; to let it, edit it: "
+            f"{message.id!r} does not repeat; to make it repeat, edit it: "
             f"edit({message.id!r}, repeat=bide.Every('1h'))"
         )
 
@@ -281,8 +281,8 @@ def runs_between(message: Message, start: int, end: int) -> Iterator[Item]:
         count += 1
         if count > most:
             raise InvalidArgument(
-                f"between {iso(start)} and {iso(end)} are more than {most:,} runs; put them in "
-                "several steps"
+                f"there are more than {most:,} runs between {iso(start)} and {iso(end)}; put them "
+                "in several steps"
             )
         yield _run_alone(message, at)
         at = rule.after(at)

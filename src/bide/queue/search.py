@@ -391,5 +391,5 @@ def _placed(cursor: str | None) -> _Place:
     place = place_of(cursor, _Place) if isinstance(cursor, str) else None
     if place is None or place.order < 0:
         shown = repr(cursor)[:100]
-        raise InvalidArgument(f"cursor={shown} comes from no search; begin without one")
+        raise InvalidArgument(f"cursor={shown} is not from a search; begin without one")
     return place

@@ -54,7 +54,7 @@ class OverduePlans:
                 ask = self._lane.acall
                 await recover_after_gap(queue, self._lane, ask, self._clock, own_name())
         except BideError as error:
-            _log.warning("%s: what is overdue is delivered as it is: %s", queue, error)
+            _log.warning("%s: overdue messages are delivered without a plan: %s", queue, error)
         finally:
             self._under_way.pop(queue, None)
 

@@ -172,9 +172,9 @@ def _check_times(command: cmd.Postpone | Bulk) -> None:
                 f"{name} has {len(times):,} times for {len(ids):,} ids; give one for each id"
             )
     if len(set(ids)) < len(ids) and isinstance(command, Bulk):
-        raise InvalidArgument("ids has one of them twice; name each message once")
+        raise InvalidArgument("ids has an id twice; name each message once")
     if needs_dues and command.ids is None:
-        raise InvalidArgument("a postponement is of messages by id; give ids")
+        raise InvalidArgument("a postponement names messages by id; give ids")
 
 
 async def check_values(command: cmd.Command | Bulk | Undo | PastCommand, pause: Pause) -> None:
@@ -241,7 +241,7 @@ def _check_new_times(edit: cmd.Edit) -> None:
             f"there are {len(edit.times):,} times for {len(edit.ids):,} ids; give one for each id"
         )
     if edit.at is not None or edit.delay is not None or edit.rule is not UNSET:
-        raise InvalidArgument("times are instead of at, delay, rule and run: give one of these")
+        raise InvalidArgument("times replace at, delay, rule and run: give only one of these")
     for id, time in zip(edit.ids, edit.times, strict=True):
         with naming_server():
             # A run goes with the rule that the message has.

@@ -166,7 +166,7 @@ class DueTimes:
                 seconds = 0.0 if delay is None else seconds_of(delay, "delay")
             return int((self._clock.monotonic() + seconds) * NS + 0.5)
         if delay is not None:
-            raise TypeError("delay= and at= were both given; say when with one of them")
+            raise TypeError("delay= and at= were both given; give one of them")
         unix_seconds = _unix_seconds(at)
         wall_ms = self._clock.now()
         _bounded(unix_seconds - wall_ms / 1000, f"at={at!r}")
@@ -187,7 +187,7 @@ def period_ns(period: Delay, name: str = "period") -> int:
     """
     seconds = seconds_of(period, name)
     if seconds == 0:
-        raise ValueError(f"{name} is 0: the task would never pause; give a length above zero")
+        raise ValueError(f"{name} is 0: the task would never pause; give more than 0")
     return max(1, round(seconds * NS))
 
 
@@ -220,8 +220,8 @@ def _unix_seconds(at: Moment) -> float:
     if isinstance(at, datetime):
         if at.utcoffset() is None:
             raise ValueError(
-                f"at={at!r} has no time zone; "
-                "say datetime(..., tzinfo=timezone.utc), or .astimezone() for local time"
+                f"at={at!r} has no time zone; write datetime(..., tzinfo=timezone.utc), or "
+                ".astimezone() for local time"
             )
         return at.timestamp()
     seconds = _number(at, "at must be an aware datetime or Unix seconds")

@@ -62,7 +62,7 @@ class ScheduledExecutor(Executor):
         if max_workers is None:
             max_workers = min(32, (os.cpu_count() or 1) + 4)
         if max_workers <= 0:
-            raise ValueError(f"max_workers is {max_workers}; it takes at least one thread")
+            raise ValueError(f"max_workers is {max_workers}; at least one thread is needed")
         self.execute_delayed_after_shutdown = execute_delayed_after_shutdown
         self.continue_periodic_after_shutdown = continue_periodic_after_shutdown
         self._loop = loop

@@ -338,9 +338,9 @@ def test_limits_are_given_with_the_queue_or_set_later(tmp_path: Path, clock: Fak
         ({"rate": -1}, "rate=-1 is not from '1/d' to '100000/s'"),
         ({"rate": 100_001}, "is not from"),
         ({"rate": float("nan")}, "is not from"),
-        ({"rate": True}, "rate cannot be a bool"),
+        ({"rate": True}, "rate cannot be of type bool"),
         ({"group_rate": "0.9/d"}, "group_rate='0.9/d' is not from '1/d'"),
-        ({"group_rate": [1]}, "group_rate cannot be a list"),
+        ({"group_rate": [1]}, "group_rate cannot be of type list"),
     ],
 )
 def test_what_is_no_limit_is_refused(make: Make, given: dict[str, Any], error: str) -> None:

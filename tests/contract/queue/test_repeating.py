@@ -221,7 +221,9 @@ def test_a_message_is_held_and_resumed(reminders: bide.Queue) -> None:
     assert (message.held, message.due_at) == (False, message.run_at)
     assert not reminders.hold("nobody")
     reminders.put("x", id="plain", delay=60)
-    with pytest.raises(bide.InvalidArgument, match="'plain' does not repeat; to let it, edit it"):
+    with pytest.raises(
+        bide.InvalidArgument, match="'plain' does not repeat; to make it repeat, edit it"
+    ):
         reminders.hold("plain")
 
 
@@ -287,7 +289,7 @@ def test_a_run_now_follows_a_run_whose_last_lease_is_over() -> None:
         store.clock.advance("1s")
         assert reminders.run_now("ann")
         now = iso(store.clock.now())
-        assert f"the next one after it of {now[:10]} {now[11:19]}" in str(reminders.explain("ann"))
+        assert f"the next one that of {now[:10]} {now[11:19]}" in str(reminders.explain("ann"))
         assert reminders.claim() == []
         (delivery,) = reminders.claim()
         assert (delivery.attempt, delivery.message.run_at) == (1, store.clock.datetime())

@@ -202,13 +202,13 @@ def _fail_or_revive(engine: MemoryEngine) -> None:
         ({}, "search needs a condition"),
         ({"error": ""}, 'error="" is in every message'),
         ({"id": ""}, "id is 0 bytes long"),
-        ({"state": "x"}, "is none of"),
+        ({"state": "x"}, "state='x' must be one of"),
         ({"id": "a", "limit": 0}, "limit=0 must be a whole number from 1"),
         ({"id": "a", "read": 1e9}, "read=1000000000.0 must be a whole number"),
-        ({"id": "a", "cursor": "x"}, "cursor='x' comes from no search"),
-        ({"id": "a", "cursor": "WyIiXQé"}, "comes from no search"),
-        ({"id": "a", "cursor": "WyIiLC01XQ"}, "comes from no search"),  # ["",-5]
-        ({"id": "a", "cursor": 5}, "cursor=5 comes from no search"),
+        ({"id": "a", "cursor": "x"}, "cursor='x' is not from a search"),
+        ({"id": "a", "cursor": "WyIiXQé"}, "is not from a search"),
+        ({"id": "a", "cursor": "WyIiLC01XQ"}, "is not from a search"),  # ["",-5]
+        ({"id": "a", "cursor": 5}, "cursor=5 is not from a search"),
         ({"body": 5}, "body=5 is not text"),
         ({"error": b"x"}, "error=b'x' is not text"),
         ({"header": {"a": "b"}}, "header={'a': 'b'} is not text"),

@@ -133,7 +133,7 @@ def test_redis_that_is_down_at_the_start_makes_it_unhealthy_until_it_comes(
     finally:
         server.stop()
     assert [mail.address for mail in handled] == ["first", "second"]
-    assert "the store is away, and is waited for" in caplog.text
+    assert "the store is away; waiting for it" in caplog.text
 
 
 def test_it_stops_gracefully(tmp_path: Path) -> None:

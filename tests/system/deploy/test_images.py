@@ -158,7 +158,7 @@ def test_what_is_deployed_starts_in_any_order_works_and_stops(
         images.started(shop, shop.start, tmp_path / "worker", BIDE_URL=store) as worker,
         images.started(shop, app, tmp_path / "app", BIDE_URL=store) as web,
     ):
-        worker.says("is waited for")
+        worker.says("waiting for it")
         assert worker.user == shop.user == "10001"
         assert not images.healthy(shop)
         with images.started(server, server.start, tmp_path / "server") as served:
@@ -188,7 +188,7 @@ def test_a_container_that_still_waits_stops_at_once(images: Images, tmp_path: Pa
     store = "postgresql://shop@127.0.0.1:1/shop"
     for name, image in (("worker", images.shop), ("server", images.server)):
         with images.started(image, image.start, tmp_path / name, BIDE_URL=store) as container:
-            container.says("is waited for")
+            container.says("waiting for it")
             assert container.stop() == 0
 
 

@@ -21,7 +21,7 @@ from tests.system.server.process import ServerProcess
 pytestmark = pytest.mark.process
 
 BOUND = 60.0
-AWAY = "is waited for"
+AWAY = "waiting for it"
 
 APP = "import bide\napp = bide.App()\n@app.handler('q')\ndef handle(body: dict): ...\n"
 
@@ -148,7 +148,7 @@ def test_what_starts_before_its_store_waits_and_then_works(
         running.works()
         assert running.stop() == 0
         assert "Traceback" not in running.text
-        assert running.text.count("is away, and is waited for") <= 1
+        assert running.text.count("is away; waiting for it") <= 1
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -173,7 +173,7 @@ def fails(folder: Path, command: str, url: str) -> str:
     """Run a command that waiting would not help; return what it says."""
     with part(folder, command, url) as running:
         assert running.process.wait(BOUND) == 3, running.text
-    assert AWAY not in running.text.replace("has not answered yet, and is waited for", "")
+    assert AWAY not in running.text.replace("has not answered yet; waiting for it", "")
     assert running.text.count("error: ") == 1
     return running.text
 

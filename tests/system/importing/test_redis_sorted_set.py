@@ -240,9 +240,9 @@ def test_a_dry_run_changes_nothing(theirs: "redis.Redis", url: str, orders: bide
 @pytest.mark.parametrize(
     ("score", "body", "reason"),
     [
-        (-1, "auto", "its score -1 is no time in Unix seconds"),
+        (-1, "auto", "its score -1 is not a time in Unix seconds"),
         (float("inf"), "auto", "its score inf is no time"),
-        (1e15, "auto", "is no time in Unix milliseconds"),
+        (1e15, "auto", "is not a time in Unix milliseconds"),
         (MOMENT, "json", "it is no json"),
     ],
 )

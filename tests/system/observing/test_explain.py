@@ -283,14 +283,16 @@ def test_a_message_that_repeats_tells_its_rule_and_its_runs(store: Store) -> Non
     told = orders.explain("a")
     assert told.reasons == ("delayed",)
     assert told.sentence.endswith(
-        "in 1h; it repeats: every 1h, 3 times; this run is of 2023-11-14 23:00:00 UTC, the next "
-        "one after it of 2023-11-15 00:00:00 UTC; runs left, with this one: 3"
+        "in 1h; it repeats: every 1h, 3 times; this run is that of 2023-11-14 23:00:00 UTC, the "
+        "next one that of 2023-11-15 00:00:00 UTC; runs left, with this one: 3"
     )
     chinese = "；重复规则：每 1h，共 3 次；本次运行的时间为 2023-11-14 23:00:00 UTC"  # noqa: RUF001
     assert chinese in told.in_language("zh")
     orders.edit("a", repeat=bide.Every("1h", times=1))
-    last = "; it repeats: every 1h, 1 time; this run is of 2023-11-14 23:00:00 UTC, and is the last"
-    assert orders.explain("a").sentence.endswith(f"{last} one")
+    last = (
+        "; it repeats: every 1h, 1 time; this run is that of 2023-11-14 23:00:00 UTC, and is the "
+    )
+    assert orders.explain("a").sentence.endswith(f"{last}last one")
     orders.put(1, id="plain", delay=5)
     assert "repeats" not in orders.explain("plain").sentence
 
@@ -327,7 +329,7 @@ def test_a_run_that_is_over_waits_to_be_planned(store: Store) -> None:
     assert told.reasons == ("run-ended",)
     assert re.search(
         r" \(0s\): its run of \S+ \S+ UTC is over, and the next claim plans the run that follows; "
-        r"it repeats: every 1h; the next run is of \S+ \S+ UTC$",
+        r"it repeats: every 1h; the next run is that of \S+ \S+ UTC$",
         told.sentence,
     )
     told = ack_without_a_plan(times=1)
@@ -382,7 +384,7 @@ def test_a_run_that_a_worker_has_tells_what_follows(store: Store) -> None:
     told = orders.explain("a")
     assert told.reasons == ("leased",)
     assert re.search(
-        r"\(1m left\); it repeats: every 1h; this run is of .*, the next one", told.sentence
+        r"\(1m left\); it repeats: every 1h; this run is that of .*, the next one", told.sentence
     )
     orders.cancel("a")
     assert "repeats" not in orders.explain("a").sentence

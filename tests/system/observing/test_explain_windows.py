@@ -79,8 +79,8 @@ def test_a_run_tells_both(calls: bide.Queue, clock: FakeClock) -> None:
     told = calls.explain("a")
     assert told.reasons == ("delayed", "window")
     assert told.sentence.endswith(
-        f"{WAITS}; it repeats: 0 9 * * * in Europe/Berlin; this run is of 2026-12-14 08:00:00 UTC, "
-        "the next one after it of 2026-12-15 08:00:00 UTC"
+        f"{WAITS}; it repeats: 0 9 * * * in Europe/Berlin; this run is that of "
+        "2026-12-14 08:00:00 UTC, the next one that of 2026-12-15 08:00:00 UTC"
     )
     calls.hold("a")
     assert calls.explain("a").reasons == ("held",)

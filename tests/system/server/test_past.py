@@ -119,7 +119,7 @@ def test_no_caller_reads_or_writes_the_record(make_scene: Any, make_token: Any) 
     token = make_token(None, "admin")
     with bide.Queue(PAST, f"http://:{token}@127.0.0.1:{scene.client.port}") as record:
         for call in (lambda: record.put(1), lambda: record.peek(), lambda: record.counts()):
-            with pytest.raises(bide.AccessDenied, match="which no caller reads or writes"):
+            with pytest.raises(bide.AccessDenied, match="and no caller reads or writes"):
                 call()
 
 

@@ -645,7 +645,7 @@ def orders(app: bide.App) -> bide.App:
         ({"effects": [[].append]}, "append, which cannot be replaced"),
         ({"effects": [lambda: None]}, "which cannot be replaced: no module has it"),
         ({"queue": "nosuch"}, "queue 'nosuch' has no handler in the app; it has: orders"),
-        ({"outside": [5]}, "outside= has a int; it takes a dict"),
+        ({"outside": [5]}, "outside= has an object of type int; it takes a dict"),
         ({"outside": [[threading.Lock()]]}, "pickle can copy it: cannot pickle"),
     ],
 )

@@ -175,7 +175,7 @@ def test_a_body_that_does_not_fit_is_dead_at_once(scene: Scene, is_async: bool) 
         ).error == "Unfit: the body does not fit int: Expected `int`, got `str`"
         assert (
             await scene.find("q-1")
-        ).error == "Unfit: the body is bytes, and the handler takes a int"
+        ).error == "Unfit: the body is bytes, and the handler takes int"
         assert [command.weight for command in scene.sent(BuryCommand)] == [1, 1]
         assert scene.sent(RetryCommand) == []
 
@@ -248,7 +248,7 @@ def test_a_coroutine_that_a_plain_handler_returns_is_no_success(scene: Scene) ->
         async with scene.at_work():
             await scene.dead(1)
         letter = await scene.find("q-0")
-        assert "returned a coroutine, of which nothing has run" in letter.failures[-1].reason
+        assert "returned a coroutine that was never run" in letter.failures[-1].reason
 
     scene.play(story())
     assert ran == []

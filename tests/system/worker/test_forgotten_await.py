@@ -102,13 +102,13 @@ def middleware_of_a_plain_handler(app: bide.App) -> None:
 @pytest.mark.parametrize(
     ("register", "told"),
     [
-        (handler, r"handle returned a coroutine, .* await of send\(\.\.\.\) is missing"),
-        (plain_handler, r"lambda> returned a coroutine, .* await of send\(\.\.\.\) is missing"),
+        (handler, r"handle returned a coroutine that .* await of send\(\.\.\.\) is missing"),
+        (plain_handler, r"lambda> returned a coroutine that .* await of send\(\.\.\.\) is missing"),
         (handler_with_a_check, r"still_wanted of .* await of send\(\.\.\.\) is missing"),
         (handler_that_gathers, "did not wait for it: an await is missing"),
-        (handler_that_generates, "returned a generator, of which nothing has run"),
-        (job, r"run returned a coroutine, .* await of send\(\.\.\.\) is missing"),
-        (schedule, r"tick returned a coroutine, .* await of send\(\.\.\.\) is missing"),
+        (handler_that_generates, "returned a generator that was never run"),
+        (job, r"run returned a coroutine that .* await of send\(\.\.\.\) is missing"),
+        (schedule, r"tick returned a coroutine that .* await of send\(\.\.\.\) is missing"),
         (middleware, r"middleware .*around called go_on\(\) without await, so .*handle has not"),
         (middleware_of_a_plain_handler, r"around called go_on\(\) without await"),
     ],

@@ -153,7 +153,7 @@ def test_constraints_of_an_annotation_hold(mark: Any) -> None:
         (Order, {}, "missing required field `id`"),
         (Line, 3, "the body does not fit Line"),
         (list[int], ["a"], "Expected `int`"),
-        (Order, b"\x00", "the body is bytes, and the handler takes a Order"),
+        (Order, b"\x00", "the body is bytes, and the handler takes Order"),
         (bytes, {"id": 1}, "the body is JSON, and the handler takes bytes"),
     ],
 )
@@ -167,7 +167,7 @@ def test_a_type_that_no_body_can_be_is_refused_at_once() -> None:
 
     def handle(module: ModuleType) -> None: ...
 
-    with pytest.raises(bide.InvalidArgument, match="takes a module, which no body can be"):
+    with pytest.raises(bide.InvalidArgument, match="takes module, which no body can be"):
         app.handler("q")(handle)
 
     async def nested(modules: list[ModuleType]) -> None: ...

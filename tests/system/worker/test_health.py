@@ -194,7 +194,7 @@ def test_a_process_that_is_not_heard_of_or_is_stuck_is_not_well() -> None:
         process.report = ProcessReport(ready=True)
         assert supervisor.trouble() is None
         process.report = ProcessReport(ready=True, stuck=["q", "r"])
-        told = "all places of q, r are taken by handlers that do not return"
+        told = "all slots of q, r are taken by handlers that do not return"
         assert supervisor.trouble() == f"process 1: {told}"
         process.reported -= 11
         assert supervisor.trouble() == "the event loop of process 1 is blocked"

@@ -80,7 +80,7 @@ def test_a_store_that_is_down_at_the_start_is_waited_for(
         assert worker.trouble() == "the worker does not run"
 
     play(story())
-    assert caplog.text.count("the store is away, and is waited for") == 2
+    assert caplog.text.count("the store is away; waiting for it") == 2
     assert caplog.text.count("the store is back after") == 2
 
 

@@ -385,7 +385,7 @@ def test_an_async_handler_that_swallows_its_cancellation_is_given_up(
             await until(lambda: not runner.consumers["q"].running)
 
     scene.play(story())
-    assert "is still running after its timeout and keeps its place; 1 of 2 places" in caplog.text
+    assert "is still running after its timeout and keeps its slot; 1 of 2 slots" in caplog.text
 
 
 def test_a_queue_without_a_place_left_is_stuck_until_one_returns(
@@ -412,13 +412,13 @@ def test_a_queue_without_a_place_left_is_stuck_until_one_returns(
             assert runner.trouble() is None
             scene.clock.advance(0.1)
             await until(lambda: runner.stuck() == ["q"])
-            places = "all places of q are taken by handlers that do not return"
+            places = "all slots of q are taken by handlers that do not return"
             assert runner.trouble() == places
             over.set()
             await until(lambda: runner.stuck() == [])
 
     scene.play(story())
-    assert caplog.text.count("2 of 2 places are taken this way") == 1
+    assert caplog.text.count("2 of 2 slots are taken this way") == 1
 
 
 FOR_EVER = """
@@ -445,7 +445,7 @@ def test_a_process_without_a_place_left_is_replaced(tmp_path: Path) -> None:
             wait_for(lambda: queue.counts().sizes.dead == 1, tmp_path)
             (stuck,) = children(process)
             queue.put("next")
-            wait_for(lambda: "process 1 is replaced: all places of q" in log(tmp_path), tmp_path)
+            wait_for(lambda: "process 1 is replaced: all slots of q" in log(tmp_path), tmp_path)
             wait_for(lambda: queue.counts().flow.acked == 1, tmp_path)
             wait_for(lambda: stuck not in children(process), tmp_path)
             wait_for((tmp_path / "well").exists, tmp_path)
@@ -511,7 +511,7 @@ def test_a_plain_handler_that_takes_too_long_is_told_and_tried_again(
             await until(lambda: not runner.consumers["q"].running)
 
     scene.play(story())
-    assert "1 of 2 places are taken this way" in caplog.text
+    assert "1 of 2 slots are taken this way" in caplog.text
 
 
 def test_a_plain_handler_does_not_begin_after_its_timeout(scene: Scene) -> None:

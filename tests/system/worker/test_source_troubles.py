@@ -79,9 +79,9 @@ def test_half_a_window_that_was_put_does_no_harm(scene: Scene, shop: Shop) -> No
     ("returned", "said"),
     [
         (None, "TypeError: a source returns an iterable of bide.NewMessage objects"),
-        ("text", "this one returned a str"),
-        (7, "this one returned a int"),
-        ([{"id": 1}], "TypeError: a source returns bide.NewMessage objects, and this one a dict"),
+        ("text", "this one returned str"),
+        (7, "this one returned int"),
+        ([{"id": 1}], "TypeError: a source returns bide.NewMessage objects, and this one dict"),
         ([bide.NewMessage(1)], "ValueError: a message of a source needs an id"),
         ([bide.NewMessage(1, id="x", priority=300)], "InvalidArgument: priority=300"),
     ],

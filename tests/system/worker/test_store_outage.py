@@ -46,7 +46,7 @@ def test_the_store_is_waited_for_and_that_is_said_once(
         assert handled == [1, 2]
 
     scene.play(story())
-    assert caplog.text.count("the store is away, and is waited for") == 1
+    assert caplog.text.count("the store is away; waiting for it") == 1
     assert caplog.text.count("the store is back after") == 1
 
 
@@ -180,7 +180,7 @@ def test_a_worker_goes_on_by_itself_when_its_directory_is_back(tmp_path: Path) -
         put("before")
         wait_for(seen("before"), tmp_path)
         data.rename(tmp_path / "elsewhere")
-        wait_for(lambda: "the store is away, and is waited for" in log(tmp_path), tmp_path)
+        wait_for(lambda: "the store is away; waiting for it" in log(tmp_path), tmp_path)
         (tmp_path / "elsewhere").rename(data)
         put("after")
         wait_for(seen("before", "after"), tmp_path)
@@ -248,7 +248,7 @@ def test_a_store_that_is_away_at_the_start_is_waited_for(
         assert handled == [1]
 
     scene.play(story())
-    assert "the store is away, and is waited for: refused" in caplog.text
+    assert "the store is away; waiting for it: refused" in caplog.text
     assert "the store is back after" in caplog.text
 
 

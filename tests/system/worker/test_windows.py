@@ -169,7 +169,7 @@ def test_tasks_and_jobs_of_a_queue_share_a_window() -> None:
 
     def handle(body: str) -> None: ...
 
-    with pytest.raises(bide.InvalidArgument, match="window='Mon' is no window"):
+    with pytest.raises(bide.InvalidArgument, match="window='Mon' is not a window"):
         app.handler("wrong", window="Mon")(handle)  # type: ignore[arg-type]
     assert [facts.get("window") for facts in facts_of(app)] == [str(OFFICE)] * 2
 

@@ -56,7 +56,7 @@ def test_a_server_that_does_not_answer_is_waited_for(
 ) -> None:
     away = [StoreUnavailable("refused") for _ in range(9)]
     assert len(asyncio.run(contact(Opening(engine, *away)))) == len(away)
-    said = caplog.text.count("the store is away, and is waited for: refused")
+    said = caplog.text.count("the store is away; waiting for it: refused")
     assert 2 <= said < len(away)  # once a minute
     assert caplog.text.count("the store is back after") == 1
 
@@ -105,7 +105,7 @@ def test_silence_is_said_and_who_gives_up_does_not_wait(
         task = asyncio.create_task(first_contact(lane, URL, noted.set))
         await noted.wait()
         await asyncio.sleep(0)
-        assert f"{URL} has not answered yet, and is waited for" in caplog.text
+        assert f"{URL} has not answered yet; waiting for it" in caplog.text
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

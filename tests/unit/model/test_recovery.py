@@ -236,7 +236,7 @@ def test_a_plan_is_read(text: str, plan: Recovery) -> None:
         ("drop 0s", "drop_later_than must be longer than 0"),
         ("spread 10m, rate 5/s", "give spread= or rate=, not both"),
         ("", "is not a plan"),
-        (5, "cannot be a int; give a bide.Recovery"),
+        (5, "cannot be of type int; give a bide.Recovery"),
     ],
 )
 def test_what_is_no_plan(value: Any, why: str) -> None:

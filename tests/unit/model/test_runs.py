@@ -109,7 +109,7 @@ def test_a_rule_tells_people_when() -> None:
         (lambda: hourly(grace=0), "grace=0 must be 100 ms or longer"),
         (lambda: bide.Cron("1" * 5_000 + " 0 * * *"), "longer than 256 characters"),
         (lambda: bide.Cron("*/30 2 25-31 3 */7", BERLIN), "it names no time for 40 years"),
-        (lambda: hourly(missed="never"), "missed='never' is none of once, all, skip"),
+        (lambda: hourly(missed="never"), "missed='never' must be one of once, all, skip"),
         (lambda: repeat(cron="0 9 * * *", every="1h"), "not by both"),
         (lambda: repeat(), "not by both"),
         (lambda: repeat(every="1h", timezone=BERLIN), "a period has none"),
@@ -214,7 +214,7 @@ def test_a_rule_says_alone_when_a_message_is_due(name: str) -> None:
 
 
 def test_a_rule_is_no_text() -> None:
-    with pytest.raises(bide.InvalidArgument, match=r"repeat='1h' is no rule; write bide\.Cron"):
+    with pytest.raises(bide.InvalidArgument, match=r"repeat='1h' is not a rule; write bide\.Cron"):
         first_run_of(NewMessage("x", repeat="1h"), None, 0, NOON)
 
 

@@ -116,7 +116,9 @@ def test_only_a_delay_speaks_of_the_past() -> None:
 
 @pytest.mark.parametrize("duration", [True, None, b"30m", [1], 1j, datetime.now(UTC), object()])
 def test_a_duration_of_another_type_is_refused_by_name(duration: Any) -> None:
-    with pytest.raises(InvalidArgument, match=f"cannot be a {type(duration).__name__}; give sec"):
+    with pytest.raises(
+        InvalidArgument, match=f"cannot be of type {type(duration).__name__}; give sec"
+    ):
         milliseconds(duration)
 
 
@@ -240,7 +242,9 @@ def test_a_moment_must_be_finite(moment: float) -> None:
 
 @pytest.mark.parametrize("moment", [True, None, "2030-01-01", date(2030, 1, 1), timedelta(1)])
 def test_a_moment_of_another_type_is_refused_by_name(moment: Any) -> None:
-    with pytest.raises(InvalidArgument, match=f"cannot be a {type(moment).__name__}; give an aw"):
+    with pytest.raises(
+        InvalidArgument, match=f"cannot be of type {type(moment).__name__}; give an aw"
+    ):
         unix(moment)
 
 

@@ -85,7 +85,7 @@ def test_an_effect_is_a_function_that_has_its_key() -> None:
     with pytest.raises(ValueError, match="an effect is a function or a method, not int"):
         Effect(5)  # type: ignore[arg-type]
     with pytest.raises(
-        ValueError, match=r"key='id' is no parameter of .*pay, which has: order, key"
+        ValueError, match=r"key='id' is not a parameter of .*pay, which has: order, key"
     ):
         Effect(pay, key="id")
 

@@ -267,7 +267,7 @@ def test_what_has_no_name_needs_one(app: bide.App) -> None:
     partial = functools.partial(by_name, reason="late")
     with pytest.raises(InvalidArgument, match=r"functools.partial.* give it one: @app.task\(name="):
         app.task(partial)
-    with pytest.raises(InvalidArgument, match=r"<lambda> .* has no name that messages could have"):
+    with pytest.raises(InvalidArgument, match=r"<lambda> .* has no name that messages could carry"):
         app.task(lambda: None)
     task = app.task(name="late")(partial)
     assert task.put(1).done
@@ -315,7 +315,7 @@ def takes_a_class(order: Plain) -> None: ...
         (generates, "is a generator: calling it runs nothing"),
         (Plain, "is not a function; classes are for @app.job"),
         (Shop.close, "Shop.close is a method, and a message carries no self; .*@staticmethod"),
-        (takes_a_class, r"order= of .* takes a Plain, which no body can be decoded into"),
+        (takes_a_class, r"order= of .* takes Plain, which no body can be decoded into"),
         ("orders", r"'orders' is not a function; a queue is named .* @app.task\(queue=...\)"),
     ],
     ids=range(8),
@@ -333,7 +333,7 @@ def test_names_are_given_once(app: bide.App) -> None:
 
     def again() -> None: ...
 
-    with pytest.raises(InvalidArgument, match="a task is named 'expire' already"):
+    with pytest.raises(InvalidArgument, match="there is already a task named 'expire'"):
         app.task(name="expire")(again)
     with pytest.raises(InvalidArgument, match=r"queue 'orders' is handled by .*expire already"):
         app.handler("orders")(print)

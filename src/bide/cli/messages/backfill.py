@@ -21,7 +21,7 @@ def backfill(
     after: float | None,
     before: float | None,
 ) -> bool:
-    """Put those runs of a message that repeats that fall into a time span.
+    """For a message that repeats, put its runs in a time span.
 
     Each run is a message of its own, whose id is that of the message, "@" and the time of the run,
     so repeating the command puts none twice. It does not repeat, and is due at its time: at once if

@@ -38,7 +38,7 @@ def cancel(
     undoable: bool,
     **rule: Any,
 ) -> bool:
-    """Cancel messages that no worker holds; with --running, also those that one holds.
+    """Cancel messages that no worker holds; with --running, leased ones too.
 
     Give ids, or a rule. A confirmed cancel is final; a cancel by rule with --undo can be taken back
     for ten minutes. The exit code is 1 if one of the messages was not cancelled (a worker holds it,

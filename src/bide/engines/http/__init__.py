@@ -49,8 +49,8 @@ def address_of(parts: SplitResult) -> tuple[HttpAddress, float]:
         port, host_and_path = parts.port, host.encode("idna") + parts.path.encode("ascii")
     if not host or not re.fullmatch(rb"[!-~]+", host_and_path):
         raise InvalidArgument(
-            f"{parts.scheme}://{host}{parts.path} has a host, port or path that cannot be; write "
-            "it as http://127.0.0.1:8642, with a path in ASCII, such as /%C3%BC"
+            f"{parts.scheme}://{host}{parts.path} has a host, port or path that is not valid; "
+            "write it as http://127.0.0.1:8642, with a path in ASCII, such as /%C3%BC"
         )
     for name in FILES:
         if name in chosen and parts.scheme != "https":

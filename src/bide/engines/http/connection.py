@@ -241,8 +241,8 @@ class HttpConnection:
             raise NotAStore(f"{shown} answers, but is not a bide server, or an older one")
         error_type = StoreUnavailable if method == "GET" else OutcomeUnknown
         raise error_type(
-            f"{shown} gave an answer that is not that of the request; what was asked may have been "
-            "done. Does a proxy before it mix up answers, or keep the header bide-request back?"
+            f"{shown} gave an answer to another request; what was asked may have been done. Does a "
+            "proxy in front of it mix up answers, or drop the header bide-request?"
         )
 
     def _unreachable(self, why: str, fix: str = RUNNING) -> StoreUnavailable:

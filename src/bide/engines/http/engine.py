@@ -150,7 +150,7 @@ class HttpEngine:
             answer = _decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise OutcomeUnknown(
-                f"{self._address.shown} answered what this bide does not understand: {error}"
+                f"{self._address.shown} sent an answer that this bide does not understand: {error}"
             ) from None
         if len(answer.replies) != len(batch.commands):
             raise OutcomeUnknown(

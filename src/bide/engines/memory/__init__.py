@@ -19,7 +19,7 @@ def from_url(parts: SplitResult) -> Callable[[], MemoryEngine]:
     """
     options(parts)
     if parts.path.strip("/"):
-        raise InvalidArgument("memory:// takes a name at most: memory://name")
+        raise InvalidArgument("memory:// takes only a name: memory://name")
     home = os.getpid()
 
     def open_engine() -> MemoryEngine:

@@ -30,7 +30,7 @@ CHANGED = (
 """The schema has changed: a newer bide upgraded it, or it was changed or dropped by hand."""
 
 _BY_HAND = (
-    "a table of the schema is missing or another one: it was changed by hand, or restored in part"
+    "a table of the schema is missing or was replaced: it was changed by hand, or restored in part"
 )
 
 _UNREADABLE = (
@@ -57,7 +57,8 @@ _MEANINGS: dict[str, tuple[type[BideError], str]] = {
     "53200": (StoreFull, "the server is out of memory; what was asked was not done"),
     "53300": (
         StoreUnavailable,
-        "the server takes no more connections: raise max_connections, or put PgBouncer before it",
+        "the server takes no more connections: raise max_connections, or put PgBouncer in front of "
+        "it",
     ),
     "25006": (
         StoreReadOnly,

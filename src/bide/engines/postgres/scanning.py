@@ -87,7 +87,9 @@ class _Walk:
             return self._by_due(position(scan.cursor))
         since, _, id = cursor.removeprefix(_RETURNED).partition(":")
         if not by_due or not since.isdecimal() or len(since) > MAX_DIGITS_OF_BIGINT:
-            raise InvalidArgument(f"cursor={cursor!r} comes from no scan of all; begin without one")
+            raise InvalidArgument(
+                f"cursor={cursor!r} is not from a scan of all messages; begin without one"
+            )
         return self._returned(int(since) % NEVER, id)
 
     def _read(

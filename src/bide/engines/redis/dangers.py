@@ -131,7 +131,7 @@ def of_sentinels(facts: Mapping[str, Any], name: str) -> list[Finding]:
             2 < count >= 2 * quorum,
             "warning",
             f"{quorum} of {count} sentinels are enough to give the master up",
-            "a few that are cut off start a failover that is not needed",
+            "a few that are cut off start a needless failover",
             f"SENTINEL SET {name} quorum {count // 2 + 1}",
         ),
         (

@@ -157,7 +157,7 @@ def _sentinels(settings: RedisSettings, sentinels: Sentinels) -> list[Finding]:
             "warning",
             f"reconnect={settings.reconnect:g}s in the URL, and the sentinels give the master up "
             f"after {down_seconds:g} s",
-            "during a failover commands fail that could have waited",
+            "during a failover, commands that could have waited fail",
             f"add ?reconnect={down_seconds + 5:.0f}s to the URL",
         ),
     )

@@ -36,7 +36,7 @@ _MEANINGS: tuple[tuple[str, type[StoreError], str], ...] = (
         "^MISCONF ",
         StoreReadOnly,
         "the server cannot write its snapshot or its append-only file to disk and refuses changes: "
-        "look into its log, mostly the disk is full or the folder may not be written to",
+        "look into its log, usually the disk is full, or the folder may not be written to",
     ),
     ("^READONLY ", StoreReadOnly, "this server is a replica: name the master in the URL"),
     (
@@ -63,7 +63,8 @@ _MEANINGS: tuple[tuple[str, type[StoreError], str], ...] = (
     (
         "^(DB|DENIED|MASTERDOWN) |No such master|cluster support disabled",
         StoreUnavailable,
-        "the server does not do what this URL asks for: change the URL, or the server's settings",
+        "the server does not support what this URL asks for: change the URL, or the server's "
+        "settings",
     ),
     (
         "^WRONGTYPE ",
@@ -230,8 +231,7 @@ def no_connection(error: Exception, shown: str, address: str) -> StoreError:
             or re.search("max number of clients|closed by server|handshake", f"{text} {first}"),
             "it broke off: is it a port for TLS (rediss://) or one without (redis://), does it "
             "want a certificate of this client (?cert=...&cert_key=..., readable files that belong "
-            "together) and trust who issued that, or has it as many clients as its "
-            "maxclients lets in?",
+            "together) and trust who issued that, or has it reached its maxclients?",
         ),
         (True, "is the server running, is the address right, does a firewall block it?"),
     )

@@ -96,7 +96,7 @@ def check_cursor(command: Scan) -> _Place:
             has_one_order = len(place.order) == ORDER
             if has_one_order or is_at_beginning or names[place.phase] in ("all", "rest"):
                 return place
-    raise InvalidArgument(f"cursor={command.cursor!r} comes from no scan; begin without one")
+    raise InvalidArgument(f"cursor={command.cursor!r} is not from a scan; begin without one")
 
 
 class _Entry(NamedTuple):

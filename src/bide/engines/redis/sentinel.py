@@ -126,8 +126,8 @@ class Sentinels:
             raise refusals[0]
         reasons = "; ".join(str(error).removeprefix(f"{self.shown}: ") for error in errors)
         raise StoreUnavailable(
-            f"{self.shown}: no sentinel names a master that is up ({reasons or 'it is down'}); do "
-            "the sentinels run, are their addresses right, is a fail-over under way, are there "
+            f"{self.shown}: no sentinel names a master that is up ({reasons or 'it is down'}); are "
+            "the sentinels running, are their addresses right, is a failover under way, are there "
             "enough to agree on one?"
         ) from redis_errors.ConnectionError(reasons)
 
@@ -146,8 +146,8 @@ class Sentinels:
         self._silent_rounds = 0 if newest else self._silent_rounds + 1
         if self._silent_rounds == SILENT:
             _log.warning(
-                "%s: no sentinel answers, so that a fail-over to a master which is not asked yet "
-                "would go unnoticed",
+                "%s: no sentinel answers, so a failover to a master that is not asked yet would go "
+                "unnoticed",
                 self.shown,
             )
         up = [facts for facts in newest if not _is_down(facts)]

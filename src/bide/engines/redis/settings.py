@@ -104,7 +104,7 @@ def read_url(parts: SplitResult) -> RedisSettings:
     elif form == "cluster":
         cluster = tuple(_hosts(parts, REDIS_PORT, "some nodes as {}://host:6379,host:6379"))
         if (chosen.get("db") or db or "0") != "0":
-            raise InvalidArgument("a cluster has one database only, so the URL names none")
+            raise InvalidArgument("a cluster has only one database; leave it out of the URL")
     elif form == "sentinel":
         sentinel_arguments = basic | dict.fromkeys(_TIMEOUTS, min(timeout, PATIENCE))
         sentinels, db = _sentinels(parts, shown, chosen, sentinel_arguments)
@@ -217,7 +217,7 @@ def _hosts(parts: SplitResult, default_port: int, form: str) -> list[Address]:
         host = host.removeprefix("[").removesuffix("]")
         if not host or not (port.isdecimal() and 0 < int(port) < 65536):
             raise InvalidArgument(
-                f"url={_shown(parts)!r}: {text!r} is no host:port; write "
+                f"url={_shown(parts)!r}: {text!r} is not host:port; write "
                 + form.format(parts.scheme)
             )
         addresses.append((host, int(port)))
@@ -261,5 +261,5 @@ def _seconds(chosen: dict[str, str], name: str, default: str) -> float:
     """
     length = seconds(chosen.get(name, default), name)
     if length <= 0:
-        raise InvalidArgument(f"?{name} must be longer than nothing, such as 5s")
+        raise InvalidArgument(f"?{name} must be longer than 0, such as 5s")
     return length

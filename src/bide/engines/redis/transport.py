@@ -237,7 +237,7 @@ class Transport:
         self.nodes.lose(connection.address)
         error = StoreUnavailable(
             f"{self._settings.shown}: the connection to {shown_address(connection.address)} was "
-            f"lost ({lost}); is the server running, and has it a replica to take its place?"
+            f"lost ({lost}); is the server running, and does it have a replica to take its place?"
         )
         error.__cause__ = lost.__cause__
         for request in due:
@@ -291,7 +291,7 @@ class Transport:
             request.answer = OutcomeUnknown(
                 f"{self._settings.shown}: the server has it, but only {count} of the {wanted} "
                 f"replicas that wait_replicas asks for confirmed it in time "
-                f"({shown_address(address)}); a fail-over now may lose it"
+                f"({shown_address(address)}); a failover now may lose it"
             )
             # Perhaps another server has taken its place meanwhile.
             if is_demoted or self.nodes.owners[request.slot] != address:

@@ -64,7 +64,7 @@ class QueueScanner:
             begin = _BY_ID if scan.cursor in (None, BEGIN) else str(scan.cursor)
             if not begin.startswith(_BY_ID):
                 raise InvalidArgument(
-                    f"cursor={begin!r} comes from no scan of all; begin without one"
+                    f"cursor={begin!r} is not from a scan of all messages; begin without one"
                 )
             for row in self._by_id(scan, begin.removeprefix(_BY_ID)):
                 yield readable_record(row, self._now), f"{_BY_ID}{row[1]}"

@@ -82,7 +82,7 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def __post_init__(self) -> None:
         if not self.algorithms or not ALGORITHMS.keys() >= set(self.algorithms):
             raise InvalidArgument(
-                f"oidc.algorithms={self.algorithms!r} must be of {', '.join(ALGORITHMS)}"
+                f"oidc.algorithms={self.algorithms!r} must be among {', '.join(ALGORITHMS)}"
             )
         for name, url in (("issuer", self.issuer), ("jwks", self.jwks)):
             if url is not None and not _is_safe(url):
@@ -180,7 +180,7 @@ class Oidc:
             return None if settings.namespace == WHOLE_STORE else settings.namespace
         value = _claim(claims, settings.namespace_claim)
         if not isinstance(value, str):
-            raise Rejected(f"it has no namespace: its claim {settings.namespace_claim} is no text")
+            raise Rejected(f"it has no namespace: its claim {settings.namespace_claim} is not text")
         if check_namespace(value) == SERVER_NAMESPACE:
             raise Rejected(f"namespace={value!r} is bide's own")
         return value

@@ -186,13 +186,13 @@ class Caller(msgspec.Struct, frozen=True):
             )
         if internal is InternalQueue.RECOVERY:  # a message there lets workers wait
             raise AccessDenied(
-                f"queue={queue!r} says who carries out plans for what is overdue, which no caller "
-                "reads or writes"
+                f"queue={queue!r} records who carries out plans for overdue messages, and no "
+                "caller reads or writes it"
             )
         if internal is InternalQueue.PAST:  # it is about the queues of all callers
             raise AccessDenied(
-                f"queue={queue!r} has the record of what happened in all queues, which no caller "
-                f"reads or writes; GET {PAST_PATH} shows that of one"
+                f"queue={queue!r} records what happened in all queues, and no caller reads or "
+                f"writes it; GET {PAST_PATH} shows that of one"
             )
         if internal is InternalQueue.UNDO:  # undo trusts these records
             raise AccessDenied(
@@ -280,7 +280,7 @@ def check_rights(rights: Iterable[str]) -> tuple[Right, ...]:
     names = list(rights)
     unknown = [name for name in names if name not in RIGHTS]
     if unknown or not names:
-        raise InvalidArgument(f"rights={','.join(unknown)!r} must be of {', '.join(RIGHTS)}")
+        raise InvalidArgument(f"rights={','.join(unknown)!r} must be among {', '.join(RIGHTS)}")
     return tuple(right for right in RIGHTS if right in names)
 
 

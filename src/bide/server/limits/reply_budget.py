@@ -175,7 +175,8 @@ class ReplyBudget:
                 raise Problem(
                     "overloaded",
                     f"answers under way of the namespace {namespace or '(of the whole store)'} or "
-                    f"of the process take all their room; try again in a second, or ask for less "
+                    "of the process take all the memory for them; try again in a second, or ask "
+                    "for less "
                     "at a time",
                 ) from None
             raise

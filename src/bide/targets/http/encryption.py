@@ -70,7 +70,8 @@ class SecretKeys:
                 self._fernet = library.MultiFernet([library.Fernet(key) for key in key_list])
             except ValueError:
                 raise InvalidArgument(
-                    f"{KEY} or {KEY_FILE} has something that is no key: bide subscription new-key "
+                    f"{KEY} or {KEY_FILE} holds something that is not a key: bide subscription "
+                    "new-key "
                     "makes one"
                 ) from None
         # All subscriptions are read every second; what one text holds does not change.

@@ -43,8 +43,8 @@ FAMILIES = (
         "counter",
         "bide.rabbitmq.messages",
         "{message}",
-        "Messages that came from RabbitMQ, by what became "
-        "of them: stored; repeated, known already; renamed, stored under an id of their own; "
+        "Messages that came from RabbitMQ, by what happened to them: stored; repeated, known "
+        "already; renamed, stored under an id of their own; "
         "refused, published to the dead-letter exchange.",
         "exchange outcome",
         lambda taken: {outcome: getattr(taken, outcome) for outcome in COUNTED},

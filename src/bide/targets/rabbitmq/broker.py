@@ -294,7 +294,9 @@ class Broker:
             # host. The client library has no other error for it.
             if "Connection.OpenOk" not in str(error):
                 raise
-            raise Refused(f"{address.host} has no such virtual host, or not for us") from error
+            raise Refused(
+                f"{address.host} has no such virtual host, or denies access to it"
+            ) from error
         except IncompatibleProtocolError as error:
             raise Refused(f"{address.host} does not speak AMQP 0-9-1 on this port") from error
         return connection
@@ -313,7 +315,7 @@ class Broker:
             if address.certfile is not None:
                 context.load_cert_chain(address.certfile, address.keyfile)
         except (OSError, ssl.SSLError) as error:
-            raise Refused(f"the files of TLS in the URL cannot be read: {error}") from error
+            raise Refused(f"the TLS files in the URL cannot be read: {error}") from error
         return context
 
 

@@ -197,7 +197,7 @@ class Intake:
         channel.close_callbacks.add(end)
         (await channel.get_underlay_channel()).on_consumer_cancel_callbacks.add(end)
         await queue.consume(inbox.put)
-        _log.info("taking messages of %s into %s", queue.name, self.queue)
+        _log.info("taking messages from %s into %s", queue.name, self.queue)
         self.taken.connected = 1
         while True:
             try:

@@ -244,9 +244,7 @@ class CrashProbe:
         try:
             return pickle.dumps(contents)
         except Exception as error:
-            raise InvalidArgument(
-                f"what is in outside= must be such that pickle can copy it: {error}"
-            ) from error
+            raise InvalidArgument(f"what is in outside= must be picklable: {error}") from error
 
     def _contents(self, thing: Any) -> Any:
         """Return what is in an object, without the functions that count effects."""

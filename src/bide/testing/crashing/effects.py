@@ -51,7 +51,7 @@ class Effect:
         names = list(inspect.signature(self.function).parameters)
         if self.key not in names:
             raise InvalidArgument(
-                f"key={self.key!r} is no parameter of {name_of(self.function)}, which has: "
+                f"key={self.key!r} is not a parameter of {name_of(self.function)}, which has: "
                 f"{', '.join(names) or 'none'}"
             )
 

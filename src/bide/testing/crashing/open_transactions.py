@@ -71,9 +71,9 @@ class OpenTransactions:
             return self._of_handler
         if not isinstance(within, sqlite3.Connection):
             raise Unsupported(
-                f"a crash test cannot see whether a transaction on {type(within).__name__} is "
-                "committed that the handler opens itself; let the worker open it, with within= of "
-                "@app.handler or @app.task, and pass what the parameter within= has got"
+                "a crash test cannot see whether the handler commits a transaction on "
+                f"{type(within).__name__} that it opens itself; let the worker open it, with "
+                "within= of @app.handler or @app.task, and pass on the parameter within"
             )
         self._look()
         for number, transaction in self._on_sqlite.items():

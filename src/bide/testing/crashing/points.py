@@ -108,7 +108,9 @@ class CrashTest:
                 self.reset()
             (outcome,) = scratch.queue(self.queue).put_many([self.message])
         if not outcome:
-            raise InvalidArgument(f"reset= has put a message with the id of the test's: {outcome}")
+            raise InvalidArgument(
+                f"reset= has put a message with the id of the test's message: {outcome}"
+            )
 
     def _live(
         self, run: CrashRun, store: CrashStore, start: int, dies_at: int | None
@@ -406,6 +408,7 @@ def _checked_outside(thing: Any) -> Any:
     if isinstance(thing, (dict, list, set, deque)) or hasattr(thing, "__dict__"):
         return thing
     raise InvalidArgument(
-        f"outside= has a {type(thing).__name__}; it takes a dict, list, set, deque, or an object "
+        f"outside= has an object of type {type(thing).__name__}; it takes a dict, list, set, "
+        "deque, or an object "
         "with attributes"
     )

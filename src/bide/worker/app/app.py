@@ -119,7 +119,7 @@ def _name_of_task(function: Callable[..., Any]) -> str:
     name = getattr(function, "__name__", None)  # a functools.partial has none
     if name is None or name == "<lambda>":
         raise InvalidArgument(
-            f"{function!r} has no name that messages could have; give it one: @app.task(name=...)"
+            f"{function!r} has no name that messages could carry; give it one: @app.task(name=...)"
         )
     return str(name)
 
@@ -548,7 +548,9 @@ class App(Periodic):
         """
         name = check_name(name, "name")
         if name in self.tasks:
-            raise InvalidArgument(f"a task is named {name!r} already; give this one another name=")
+            raise InvalidArgument(
+                f"there is already a task named {name!r}; give this one another name="
+            )
         return name
 
     def _add_task(

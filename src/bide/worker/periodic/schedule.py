@@ -213,7 +213,7 @@ class ScheduleTicks(PeriodicUpkeep):
                 await self.store_client.patiently(Outcomes, Put(self.queue, [letter]))
             except AccessDenied as error:
                 _log.error(
-                    "%s: somebody has buried its message, and it does not go on until that is "
+                    "%s: its message was buried, and the schedule does not go on until it is "
                     "revived: %s",
                     schedule.name,
                     error,
@@ -282,7 +282,7 @@ class ScheduleTicks(PeriodicUpkeep):
             if message.state != "leased":
                 _log.warning(
                     "%s: its message was cancelled while a tick ran; the schedule goes on when the "
-                    "queue remembers that no longer",
+                    "queue no longer remembers that",
                     self._schedule.name,
                 )
             return

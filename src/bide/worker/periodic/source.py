@@ -141,7 +141,7 @@ class AskedWindow:
         for message in batch:
             if not isinstance(message, NewMessage):
                 raise TypeError(
-                    f"a source returns bide.NewMessage objects, and this one a "
+                    "a source returns bide.NewMessage objects, and this one "
                     f"{type(message).__name__}"
                 )
             if message.id is None:
@@ -163,7 +163,7 @@ def _batches(messages: Any) -> Iterator[list[Any]]:
         TypeError: it is not iterable.
     """
     if isinstance(messages, (str, bytes)) or not isinstance(messages, Iterable):
-        result = "None" if messages is None else f"a {type(messages).__name__}"
+        result = "None" if messages is None else type(messages).__name__
         raise TypeError(
             f"a source returns an iterable of bide.NewMessage objects, or yields them; this one "
             f"returned {result}"

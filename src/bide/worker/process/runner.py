@@ -75,7 +75,7 @@ class LoopWatch:
         name = "something" if task is None else task.get_name()
         frame = sys._current_frames()[self._loop_thread]
         _log.warning(
-            "%s has held up the event loop for %.1f s at %s:%d (%s); nothing else moves meanwhile. "
+            "%s has held up the event loop for %.1f s at %s:%d (%s); nothing else runs meanwhile. "
             "Make it a plain function, which gets a thread, or await what takes long",
             name,
             seconds,
@@ -148,7 +148,7 @@ class Runner:
         if not self.at_work:
             return "the worker has not begun"
         if stuck := ", ".join(self.stuck()):
-            return f"all places of {stuck} are taken by handlers that do not return"
+            return f"all slots of {stuck} are taken by handlers that do not return"
         return None
 
     def stop(self, *, hurry: bool = False) -> None:

@@ -356,8 +356,8 @@ class Supervisor:
         for slot in self.slots:
             slot.wanted = False
         _log.error(
-            "the new process %d has ended (%s) before it was ready; those that work go on with the "
-            "code they have",
+            "the new process %d has ended (%s) before it was ready; the running ones keep the code "
+            "they have",
             fresh.number,
             fresh.cause(),
         )
@@ -450,4 +450,4 @@ def _ends_with_terminal() -> bool:
 def _stuck(process: Process) -> str:
     """Return why a stuck process is replaced, in words."""
     queues = ", ".join(process.report.stuck)
-    return f"all places of {queues} are taken by handlers that do not return"
+    return f"all slots of {queues} are taken by handlers that do not return"

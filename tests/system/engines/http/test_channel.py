@@ -168,7 +168,7 @@ def test_an_answer_of_another_request_is_never_used(
     with pytest.raises(StoreUnavailable, match="not that of the request"):
         connection.ask("GET", "/v1", None, JSON)
     server.respond = after(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n", b"1")
-    with pytest.raises(OutcomeUnknown, match="keep the header bide-request back"):
+    with pytest.raises(OutcomeUnknown, match="drop the header bide-request"):
         asked(connection, b"1")
     with pytest.raises(NotAStore, match="is not a bide server, or an older one"):
         connection.ask("GET", "/v1", None, JSON)

@@ -165,7 +165,7 @@ def test_an_older_store_reads_all_by_id_until_transactions_of_its_time_have_ende
 
 @pytest.mark.parametrize("since", ["", "x", "-1", "1.5", "9" * 20, "9" * 5_000])
 def test_a_cursor_that_no_scan_made_is_refused(engine: PostgresEngine, since: str) -> None:
-    with pytest.raises(InvalidArgument, match="comes from no scan"):
+    with pytest.raises(InvalidArgument, match="is not from a scan"):
         page(engine, f"returned:{since}:a")
 
 

@@ -429,7 +429,7 @@ def test_no_node_that_answers_is_said() -> None:
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("redis+cluster://a,b:x", "'b:x' is no host:port"),
+        ("redis+cluster://a,b:x", "'b:x' is not host:port"),
         ("redis+cluster://a:1/3", "one database"),
         ("redis+cluster://a:1?db=2", "one database"),
         ("redis+cluster://a:1?shards=100", "shards"),

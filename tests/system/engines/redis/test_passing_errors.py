@@ -140,7 +140,7 @@ def test_a_server_with_as_many_clients_as_it_may_have(open_engine: Open, start: 
     server = start()
     admin = server.client()
     admin.config_set("maxclients", 1)
-    with pytest.raises(StoreUnavailable, match="its maxclients lets in"):
+    with pytest.raises(StoreUnavailable, match="reached its maxclients"):
         open_engine(f"{server.url}?reconnect=50ms")
     admin.config_set("maxclients", 100)
     assert put(open_engine(server.url), "a")

@@ -116,5 +116,5 @@ def test_a_cursor_that_is_no_number_of_redis_is_refused(engine: RedisEngine) -> 
     engine.execute([Put("q", [Item("a", b"1", at=NOW)])], NOW)
     for cursor in ("0.99999999999999999999..0", "7.99999999999999999999..0~0~0", "0.0..0~1~"):
         for where in (None, SOON):
-            with pytest.raises(InvalidArgument, match="comes from no scan"):
+            with pytest.raises(InvalidArgument, match="is not from a scan"):
                 engine.execute([Scan("q", where=where, cursor=cursor)], NOW)

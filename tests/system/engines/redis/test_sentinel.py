@@ -360,13 +360,13 @@ def test_what_else_may_be_wrong_is_said(group: SentinelGroup, open_engine: Open)
     [
         ("redis+sentinel://a:26379", "must name the master as the sentinels know it"),
         ("redis+sentinel://a:26379/m/0/x", "must name the master"),
-        ("redis+sentinel://a:x/m", "'a:x' is no host:port"),
-        ("redis+sentinel://a:1,,b:1/m", "'' is no host:port"),
+        ("redis+sentinel://a:x/m", "'a:x' is not host:port"),
+        ("redis+sentinel://a:1,,b:1/m", "'' is not host:port"),
         ("redis+sentinel://:s3cret@a:x/m?sentinel_password=s3cret", r"\*\*\*@a:x"),
         ("redis+sentinel://a/m/x", "db='x' must be a number"),
         ("redis+sentinel://a/m?sentinel_tls=yes", "sentinel_tls='yes' must be yes or no, and yes"),
         ("redis+sentinel://a/m?ca=/ca.pem", "sentinel:// has no option 'ca'"),
-        ("redis+sentinel://a/m?reconnect=0", "reconnect must be longer than nothing"),
+        ("redis+sentinel://a/m?reconnect=0", "reconnect must be longer than 0"),
         ("redis://a?sentinel_password=x", "has no option 'sentinel_password'"),
     ],
 )

@@ -341,7 +341,7 @@ def test_a_page_goes_on_with_another_shard_at_the_same_place(open_engine: Open, 
 def test_a_cursor_that_no_scan_made_is_refused(open_engine: Open, url: str, cursor: str) -> None:
     engine = open_engine(f"{url}&shards=2")
     ask(engine, put("a", "d"), NOW)
-    with pytest.raises(InvalidArgument, match="comes from no scan"):
+    with pytest.raises(InvalidArgument, match="is not from a scan"):
         ask(engine, Scan("q", "ready", cursor=cursor), NOW)
 
 

@@ -376,7 +376,7 @@ def test_autoretry_takes_a_list_of_exceptions(
             "@app.task(rate_limit=...) is not supported",
         ),
         (lambda shop: shop.app.task(acks_late=False), "bide acks after the task"),
-        (lambda shop: shop.app.task(name="expire")(print), "named 'expire' already"),
+        (lambda shop: shop.app.task(name="expire")(print), "already a task named 'expire'"),
     ],
 )
 def test_what_is_not_there_is_refused_with_what_to_do(shop: Shop, call: Any, hint: str) -> None:
