@@ -168,7 +168,7 @@ def test_alembic_writes_a_script(dialect: str, capsys: pytest.CaptureFixture[str
 
 def test_another_database_is_refused() -> None:
     operations: Any = Operations(MigrationContext.configure(dialect_name="mysql"))
-    with pytest.raises(bide.InvalidArgument, match="in PostgreSQL or SQLite, and this is mysql"):
+    with pytest.raises(bide.InvalidArgument, match="needs PostgreSQL or SQLite, and this is mysql"):
         operations.create_bide_outbox()
 
 

@@ -241,7 +241,7 @@ def test_a_dry_run_changes_nothing(theirs: "redis.Redis", url: str, orders: bide
     ("score", "body", "reason"),
     [
         (-1, "auto", "its score -1 is not a time in Unix seconds"),
-        (float("inf"), "auto", "its score inf is no time"),
+        (float("inf"), "auto", "its score inf is not a time"),
         (1e15, "auto", "is not a time in Unix milliseconds"),
         (MOMENT, "json", "it is no json"),
     ],

@@ -646,7 +646,7 @@ def orders(app: bide.App) -> bide.App:
         ({"effects": [lambda: None]}, "which cannot be replaced: no module has it"),
         ({"queue": "nosuch"}, "queue 'nosuch' has no handler in the app; it has: orders"),
         ({"outside": [5]}, "outside= has an object of type int; it takes a dict"),
-        ({"outside": [[threading.Lock()]]}, "pickle can copy it: cannot pickle"),
+        ({"outside": [[threading.Lock()]]}, "must be picklable: cannot pickle"),
     ],
 )
 def test_arguments_that_do_not_fit(orders: bide.App, options: dict[str, Any], error: str) -> None:
@@ -676,7 +676,9 @@ def test_a_transaction_that_nothing_shows(app: bide.App, others: bide.Queue) -> 
     def confirm(order: int) -> None:
         others.put(order, within=object())
 
-    with pytest.raises(RuntimeError, match="cannot see whether a transaction on object is"):
+    with pytest.raises(
+        RuntimeError, match="cannot see whether the handler commits a transaction on object"
+    ):
         crash_points(app, 42)
 
 

@@ -302,7 +302,9 @@ def test_a_token_that_may_not_revive_says_so(
         client = Refusing(scene.lane, scene.clock)
         await ScheduleTicks(scene.app.schedules["reports"], client).ensure()
         assert (await scene.find(SCHEDULE_ID, "reports")).state == "dead"
-        assert "it does not go on until that is revived: the token has no right" in caplog.text
+        assert (
+            "the schedule does not go on until it is revived: the token has no right" in caplog.text
+        )
 
     scene.play(story())
 

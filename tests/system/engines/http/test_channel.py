@@ -163,9 +163,9 @@ def test_an_answer_of_another_request_is_never_used(
     server.respond = after(
         b"HTTP/1.1 200 OK\r\nbide-request: another\r\ncontent-length: 1\r\n\r\n", b"1"
     )
-    with pytest.raises(OutcomeUnknown, match="not that of the request"):
+    with pytest.raises(OutcomeUnknown, match="gave an answer to another request"):
         asked(connection, b"1")
-    with pytest.raises(StoreUnavailable, match="not that of the request"):
+    with pytest.raises(StoreUnavailable, match="gave an answer to another request"):
         connection.ask("GET", "/v1", None, JSON)
     server.respond = after(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n", b"1")
     with pytest.raises(OutcomeUnknown, match="drop the header bide-request"):

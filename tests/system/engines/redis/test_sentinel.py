@@ -345,7 +345,7 @@ def test_passwords_of_servers_and_of_sentinels(tmp_path: Path, open_engine: Open
 def test_what_else_may_be_wrong_is_said(group: SentinelGroup, open_engine: Open) -> None:
     with pytest.raises(StoreUnavailable, match=r"change the URL.*No such master"):
         open_engine(f"redis+sentinel://{group.hosts}/others")
-    with pytest.raises(StoreUnavailable, match=r"no sentinel names a master .*do the sentinels"):
+    with pytest.raises(StoreUnavailable, match=r"no sentinel names a master .*are the sentinels"):
         open_engine(f"redis+sentinel://127.0.0.1:1,127.0.0.1:2/{NAME}?reconnect=50ms")
     with pytest.raises(StoreUnavailable, match="or not a sentinel"):
         open_engine(f"redis+sentinel://127.0.0.1:{group.master().port}/{NAME}")
