@@ -55,7 +55,7 @@ def end_position(cursor: str | None) -> EndPosition:
     is_number = moment.isascii() and moment.isdecimal() and len(moment) <= _DIGITS
     if not (mark and is_number and int(moment) <= FOREVER):
         raise InvalidArgument(
-            f"cursor={cursor[:64]!r} comes from no list of ended messages; begin without one"
+            f"cursor={cursor[:64]!r} is not from a list of ended messages; begin without one"
         )
     return EndPosition(int(moment), id and check_name(id, "cursor"))
 
