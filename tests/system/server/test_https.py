@@ -274,7 +274,7 @@ def test_sighup_reads_the_certificate_again(process: ServerProcess, files: Files
     assert before not in after
     Path(key).write_text("broken")
     process.process.send_signal(signal.SIGHUP)
-    process.until("go on with the code they have")
+    process.until("keep the code they have")
     assert f"tls_cert={cert!r} and tls_key={key!r} cannot be used" in process.text
     assert {_serial(process.port, files.ca) for _ in range(8)} == after
 

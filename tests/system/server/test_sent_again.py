@@ -76,7 +76,7 @@ def test_what_the_store_does_not_know_is_unknown(client: Client) -> None:
     sent(client, put("a"), number=2)
     (late,) = sent(client, cancel("a"), number=1)
     assert (late["type"], late["error"]) == ("failed", "OutcomeUnknown")
-    assert "given it up" in late["detail"]
+    assert "given up on it" in late["detail"]
 
 
 def test_a_bulk_change_that_is_sent_again_is_unknown(client: Client) -> None:

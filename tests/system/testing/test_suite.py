@@ -78,7 +78,7 @@ def test_an_engine_of_somebody_else_is_held_to_the_promises(tmp_path: Path) -> N
     assert "claim led from delayed to leased: not in the lifecycle" in done.stdout
     assert "assert None is not None" in done.stdout, "a failing case does not tell what it compared"
     assert "TestEarly::test_any_script_is_answered_as_the_memory_engine" in done.stdout
-    assert "has another reply to Claim(queue='q'" in done.stdout
+    assert "has another reply to Claim(" in done.stdout
     (script,) = re.findall(r"The script of seed \d+, shortened: (.+)", done.stdout)
     assert script.count("'command':") <= 3, "it is not short"
     assert "TestUnsaid has no fixture `make_engine`: a function without arguments" in done.stdout

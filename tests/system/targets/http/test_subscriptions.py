@@ -536,7 +536,7 @@ def test_the_environment_gives_the_keys(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv(KEY, f"{one} {two}")
     assert SecretKeys.of_environment()
     monkeypatch.setenv(KEY, "hush-no-key")
-    with pytest.raises(InvalidArgument, match="is no key: bide subscription new-key") as told:
+    with pytest.raises(InvalidArgument, match="is not a key: bide subscription new-key") as told:
         SecretKeys.of_environment()
     assert "hush" not in str(told.value)
     monkeypatch.setenv(KEY_FILE, str(file))

@@ -489,25 +489,3 @@ local function behind(set, rank, order)
   end
   return low
 end
-
-local behind_member
-do
--- Returns whether a text comes after another one, by their bytes: for Lua, the server's locale decides.
-local function comes_after(text, other)
-  for i = 1, min(#text, #other) do
-    local byte, other_byte = string.byte(text, i), string.byte(other, i)
-    if byte ~= other_byte then return byte > other_byte end
-  end
-  return #text > #other
-end
-
--- The same behind a score, and among the members of this score behind one that need not be there.
-function behind_member(set, score, member)
-  local low, high = call('ZCOUNT', set, '-inf', '(' .. int(score)), call('ZCOUNT', set, '-inf', int(score))
-  while low < high do
-    local middle = floor((low + high) / 2)
-    if comes_after(call('ZRANGE', set, middle, middle)[1], member) then high = middle else low = middle + 1 end
-  end
-  return low
-end
-end

@@ -21,13 +21,3 @@ define('reopen_group', {'allow-oom'}, {}, function(group)
   end
   return finish(until_ or null)
 end)
-
--- closed_groups: list closed groups, in the order in which they open.
---   after, group  those that come after this one, which may be open meanwhile
---   limit
--- Reply: [now, change, [group, until when, ...]]
-define('closed_groups', {'no-writes'}, {}, function(after, group, limit)
-  if after <= now then after, group = now + 1, '' end
-  local low = behind_member(CLOSED, after, group)
-  return answer(call('ZRANGE', CLOSED, low, low + limit - 1, 'WITHSCORES'))
-end)

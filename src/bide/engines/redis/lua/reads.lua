@@ -207,6 +207,39 @@ define('watch', {'allow-oom'}, {}, function(id)
   return look(id)
 end)
 
+local behind_member
+do
+-- Returns whether a text comes after another one, by their bytes: for Lua, the server's locale decides.
+local function comes_after(text, other)
+  for i = 1, min(#text, #other) do
+    local byte, other_byte = string.byte(text, i), string.byte(other, i)
+    if byte ~= other_byte then return byte > other_byte end
+  end
+  return #text > #other
+end
+
+-- Returns the place of the first member of a sorted set behind a score, and among the members of this score behind
+-- one that need not be there: halves the range of equal scores until it is found.
+function behind_member(set, score, member)
+  local low, high = call('ZCOUNT', set, '-inf', '(' .. int(score)), call('ZCOUNT', set, '-inf', int(score))
+  while low < high do
+    local middle = floor((low + high) / 2)
+    if comes_after(call('ZRANGE', set, middle, middle)[1], member) then high = middle else low = middle + 1 end
+  end
+  return low
+end
+end
+
+-- closed_groups: list closed groups, in the order in which they open.
+--   after, group  those that come after this one, which may be open meanwhile
+--   limit
+-- Reply: [now, change, [group, until when, ...]]
+define('closed_groups', {'no-writes'}, {}, function(after, group, limit)
+  if after <= now then after, group = now + 1, '' end
+  local low = behind_member(CLOSED, after, group)
+  return answer(call('ZRANGE', CLOSED, low, low + limit - 1, 'WITHSCORES'))
+end)
+
 -- list_ended: ids with their last ends, in the order of these, a slice at a time.
 --   how          only those that ended so, or nil
 --   first, before  from when to before when they ended
