@@ -385,6 +385,15 @@ class Message(msgspec.Struct, frozen=True, gc=False):
             run=self.run,
         )
 
+    def with_rule(self, rule: str | None, run: str | None) -> "Message":
+        """Return the message with a rule for its time, and a run; most messages have neither.
+
+        Apart, because a call with all names is slow: see the fields.
+        """
+        if rule is None and run is None:
+            return self
+        return msgspec.structs.replace(self, rule=rule, run=run)
+
     @property
     def repeats(self) -> bool:
         """Whether another run follows, unless its rule says that this is the last one."""

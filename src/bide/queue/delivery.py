@@ -65,7 +65,7 @@ class Held(Generic[Done]):
         """Whether it was acked, retried, buried or released through this object."""
         self._began = 0.0
         """If the message repeats: when it was claimed, by the monotonic clock."""
-        if message.run is not None:  # it repeats
+        if message.repeats:
             self._began = queue._lane.clock.monotonic()
         self._reported = -REPORT_EVERY
         """When the last report was stored, by the monotonic clock; at first long enough ago."""
@@ -257,7 +257,7 @@ def next_runs(deliveries: Sequence[Held[Any]]) -> list[NextRun | None] | None:
 
     That is so if none repeats, or a rule cannot be read here: who claims the message plans it then.
     """
-    if all(delivery.message.run is None for delivery in deliveries):  # none repeats
+    if not any(delivery.message.repeats for delivery in deliveries):
         return None
     try:
         return [delivery.next_run() for delivery in deliveries]

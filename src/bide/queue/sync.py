@@ -1163,8 +1163,14 @@ class Queue(BaseQueue):
         Args:
             how: only messages whose last end was "acked", "cancelled", "expired", "dead" or
                 "purged".
-            after: only those whose last end was at this time or later,
-            before: and before this time.
+            after: only messages whose last end was at this time or later.
+            before: only messages whose last end was before this time.
+
+        Returns:
+            The messages, each a `bide.Ended`.
+
+        Raises:
+            InvalidArgument: an argument is invalid.
 
         Example:
             >>> import bide

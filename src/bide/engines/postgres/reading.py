@@ -190,9 +190,7 @@ def _of_row(
         planned=row.planned,
         created=row.created or None,
         asked=row.asked,
-        rule=row.rule,
-        run=row.run,
-    )
+    ).with_rule(row.rule, row.run)
 
 
 class _Successor(msgspec.Struct, kw_only=True):

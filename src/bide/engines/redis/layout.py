@@ -443,9 +443,7 @@ def claimed_message(queue: str, id: str, record: bytes, holder: str, until: int)
         planned=stored.planned,
         created=stored.created or None,
         asked=stored.asked,
-        rule=stored.rule,
-        run=stored.run,
-    )
+    ).with_rule(stored.rule, stored.run)
 
 
 def order_of(record: bytes) -> bytes:

@@ -148,3 +148,24 @@ def test_no_number_is_packed_while_a_connection_begins(
     open_engine(f"{url.rpartition('=')[0]}=63")  # with 0 it selects none
     assert words[words.index(b"SELECT") + 1] == "63"
     assert int not in set(map(type, words))
+
+
+FIRST_CALLS = """
+import sys
+import bide
+
+queue = bide.Queue("q", sys.argv[1])
+before = set(sys.modules)
+queue.put("first")
+queue.claim()
+print([name for name in set(sys.modules) - before if name.startswith("importlib")])
+"""
+
+
+@pytest.mark.process
+def test_the_first_calls_import_no_part_of_importlib(url: str) -> None:
+    """An interrupt in it would leave the lock of all imports with the main thread."""
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_CALLS, url], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
