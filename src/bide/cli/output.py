@@ -30,6 +30,7 @@ STYLES = {
     "expired": "magenta",
     "cancelled": "bright_black",
     "purged": "bright_black",
+    "moved": "bright_black",
 }
 """The color of each state, and of each way to end, on a terminal."""
 

@@ -49,6 +49,7 @@ class QueueRow(msgspec.Struct, gc=False):
     revived: int = 0
     retried: int = 0
     lapsed: int = 0
+    moved: int = 0
 
     @property
     def remembers(self) -> int:

@@ -559,6 +559,8 @@ class Purge(_Command, frozen=True, tag="purge"):
     """Only those that entered this state (delayed, ready: are due) before this time."""
     ids: _Strings | None = None
     versions: _Strings = []
+    moved: bool = False
+    """With `ids`: these are in another store now, and count as moved instead of purged."""
 
     outcome_type: ClassVar[type[Outcome]] = PurgeOutcome
 

@@ -12,9 +12,9 @@ from bide.model.limits import MAX_RESULT
 from bide.model.message import LAPSED, Failure
 from bide.model.times import to_datetime
 
-Ending = Literal["acked", "cancelled", "expired", "dead", "purged"]
+Ending = Literal["acked", "cancelled", "expired", "dead", "purged", "moved"]
 
-ENDINGS: tuple[Ending, ...] = ("acked", "cancelled", "expired", "dead", "purged")
+ENDINGS: tuple[Ending, ...] = ("acked", "cancelled", "expired", "dead", "purged", "moved")
 
 PENDING = ("delayed", "ready", "leased")
 """States of messages that have not ended."""
@@ -116,7 +116,7 @@ class Ended(End, frozen=True, gc=False, omit_defaults=True, kw_only=True):
 
 
 class NotAcked(BideError):
-    """A message has no result: it died, expired, was cancelled or purged."""
+    """A message has no result: it died, expired, was cancelled, purged or moved."""
 
     def __init__(self, text: str, end: End | None = None) -> None:
         super().__init__(text)
@@ -140,7 +140,7 @@ def why_not_kept(queue: str, state: str | None, keep: int, history: int) -> str 
         (None, None)
     """
     remembering = f"'bide set {queue} --history 7d' remembers how each has ended"
-    if state in ("cancelled", "purged") and not history:
+    if state in ("cancelled", "purged", "moved") and not history:
         return f"{queue} keeps no {state} messages; {remembering}"
     if state != "acked" or keep:
         return None

@@ -126,6 +126,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("purge", "delayed", None, "", ("purged",)),
     Transition("purge", "ready", None, "", ("purged",)),
     Transition("purge", "dead", None, "", ("purged",)),
+    Transition("move", "dead", None, "another store has it", ("moved",)),
     Transition("purge", "acked", None),
     Transition("purge", "expired", None),
     Transition("forget", "acked", None, "`keep` has passed since"),

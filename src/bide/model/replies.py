@@ -376,7 +376,7 @@ class Sizes(msgspec.Struct, frozen=True, gc=False):
 
 SIZES = Sizes.__struct_fields__
 
-GONE = ("acked", "cancelled", "expired", "purged")
+GONE = ("acked", "cancelled", "expired", "purged", "moved")
 """The counters of `Flow` for messages that have left the queue."""
 
 
@@ -392,6 +392,7 @@ class Flow(msgspec.Struct, frozen=True, gc=False):
     revived: int = 0
     retried: int = 0
     lapsed: int = 0
+    moved: int = 0
 
     @property
     def gone(self) -> int:

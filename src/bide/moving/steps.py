@@ -336,7 +336,7 @@ class Steps(NamedTuple):
     def _hand_over(self, letters: Sequence[Message]) -> None:
         """Delete them from the source, and let the target deliver those that were in transit."""
         ids = [letter.id for letter in letters]
-        deletion = self._change(lambda part: self._delete(self.source, part), ids)
+        deletion = self._change(lambda part: self._delete(self.source, part, moved=True), ids)
         # Revived or replaced there meanwhile, or unreadable: they stay, as they are now.
         staying = deletion.unreadable + [
             outcome.id for outcome in deletion.outcomes if not outcome and outcome.state is not None
@@ -362,9 +362,10 @@ class Steps(NamedTuple):
     ) -> list[Outcome]:
         return queue._run(putting(Put(queue.name, list(items), on_conflict)))
 
-    def _delete(self, queue: Queue, ids: list[str]) -> list[Outcome]:
-        """Delete dead letters of a queue."""
-        return queue._run(outcomes_of(Purge(queue.name, "dead", ids=ids))) if ids else []
+    def _delete(self, queue: Queue, ids: list[str], *, moved: bool = False) -> list[Outcome]:
+        """Delete dead letters of a queue; `moved`: the target has them, and the queue counts so."""
+        command = Purge(queue.name, "dead", ids=ids, moved=moved)
+        return queue._run(outcomes_of(command)) if ids else []
 
 
 class _Changed(NamedTuple):

@@ -49,6 +49,7 @@ Reason = Literal[
     "expired",
     "cancelled",
     "purged",
+    "moved",
 ]
 """One cause. A ready message may have several: the first one counts most."""
 

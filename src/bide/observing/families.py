@@ -125,6 +125,7 @@ FLOWS = tuple(
         ("revived", "Dead letters that were returned to the queue."),
         ("retried", "Failed attempts that were followed by another."),
         ("lapsed", "Leases that ended before their message was settled."),
+        ("moved", "Messages that a move has put into another store."),
     )
 )
 PROCESSES = Family("sum", "bide.worker.processes", "{process}", "Processes that are ready.")

@@ -1161,8 +1161,8 @@ class Queue(BaseQueue):
         read lazily. Ends of the same millisecond come in the order of their ids.
 
         Args:
-            how: only messages whose last end was "acked", "cancelled", "expired", "dead" or
-                "purged".
+            how: only messages whose last end was "acked", "cancelled", "expired", "dead",
+                "purged" or "moved".
             after: only messages whose last end was at this time or later.
             before: only messages whose last end was before this time.
 
@@ -1202,7 +1202,7 @@ class Queue(BaseQueue):
 
         Raises:
             NotEnded: the message is still in the queue; the text says what its worker reports.
-            NotAcked: it died, expired, was cancelled or purged; its `end` says more.
+            NotAcked: it died, expired, was cancelled, purged or moved; its `end` says more.
             NotRemembered: there is no such message, and nothing is remembered of it.
             InvalidArgument: the result does not fit `type`.
         """

@@ -155,6 +155,8 @@ def _check_combinations(command: cmd.Command | Bulk | Undo | PastCommand) -> Non
             check_name(group, "group")
         case cmd.Purge() if command.ids is not None and command.state != "dead":
             raise InvalidArgument('ids are for dead letters; with them, state must be "dead"')
+        case cmd.Purge() if command.moved and command.ids is None:
+            raise InvalidArgument("moved is said of messages that are named by ids")
 
 
 def _check_times(command: cmd.Postpone | Bulk) -> None:

@@ -61,7 +61,8 @@ def restore(release: str, kind: str, url: str) -> None:
 
 ENDED = {
     "orders": ["cancelled"],
-    "kept": ["acked", "expired", "cancelled", "purged", "buried"],
+    "kept": ["acked", "expired", "cancelled", "purged", "moved", "buried"],
+    "closed": ["paid"],
     "results": ["again"],
 }
 """Ids of messages that are gone, by queue."""

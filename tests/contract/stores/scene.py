@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import bide
+from bide.model.commands import Purge
 from bide.observing.recorder import PastRecorder
 from bide.server.access.tokens import Tokens
 from bide.server.app import ServerApp
@@ -55,6 +56,9 @@ def fill(url: str, clock: FakeClock) -> dict[str, str]:
         _orders(store)
         _dead(store)
         _remembered(store)
+        _repeating()
+        _running(store)
+        _closed(store)
         _debounced(store)
         _limited(store)
         asyncio.run(PastRecorder(store.lane.acall, clock).record())
@@ -151,12 +155,48 @@ def _remembered(store: ScratchStore) -> None:
     kept.put("x", id="purged")
     kept.claim(1)[0].bury("no")
     kept.purge(state="dead")
+    kept.put("x", id="moved")
+    kept.claim(1)[0].bury("no")
+    store.lane.call(Purge("kept", "dead", ids=["moved"], moved=True))
     kept.put("x", id="buried")
     kept.claim(1)[0].bury("no")
     results = bide.Queue("results", result_ttl="30d", holder=HOLDER)
     for n in range(3):
         results.put(n, id="again")
         results.claim(1)[0].ack(result=n)
+
+
+def _repeating() -> None:
+    """Messages with rules of time: they repeat, have local dates, or wait for their windows."""
+    repeating = bide.Queue("repeating", holder=HOLDER)
+    repeating.put("weekly", id="cron", repeat=bide.Cron("0 9 * * MON", "Europe/Berlin"))
+    repeating.put("often", id="period", repeat=bide.Every("15m", times=3))
+    repeating.put("holiday", id="on hold", repeat=bide.Every("1h"))
+    repeating.hold("on hold")
+    repeating.put("local", id="date", at="2030-06-01 09:00", timezone="Europe/Paris")
+    office = bide.Window("Mon-Fri 09:00-18:00", "Europe/Berlin")
+    repeating.put("office", id="window", delay="12h", window=office)
+
+
+def _running(store: ScratchStore) -> None:
+    """Messages that workers hold: one says how far it has come, one is to stop, one repeats."""
+    running = bide.Queue("running", holder=HOLDER, actor="ann")
+    running.configure(overdue="spread 10m")
+    running.put("half", id="reports")
+    running.put("x", id="stops")
+    running.put("now", id="repeats", delay=0, repeat=bide.Every("1h"))
+    for delivery in running.claim(3, lease="10m"):
+        if delivery.id == "reports":
+            delivery.report(40, of=100, text="rows")
+    running.cancel("stops", running=True)
+
+
+def _closed(store: ScratchStore) -> None:
+    """A group into which nothing may be put."""
+    closed = bide.Queue("closed", holder=HOLDER)
+    closed.put("x", id="paid", group="order:42", delay="1h")
+    closed.put("y", id="unpaid", group="order:43", delay="1h")
+    closed.close_group("order:42", keep="300d")
 
 
 def _debounced(store: ScratchStore) -> None:

@@ -1,10 +1,12 @@
 """Stores that releases have left behind: this version finds all in them, and works on."""
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from importlib.metadata import version
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -23,6 +25,8 @@ from tests.system.server.conftest import running
 
 _databases = count()
 
+RELEASES = [release for release in VERSIONS if ".dev" not in release]
+
 
 class Kept:
     """A store that a release wrote."""
@@ -34,8 +38,19 @@ class Kept:
         restore(release, kind, url)
 
 
-@pytest.fixture(params=[(release, kind) for release in VERSIONS for kind in KINDS], ids="-".join)
+@pytest.fixture(params=[*product(VERSIONS, KINDS)], ids="-".join)
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
+    """Provide the store that a version wrote, also one before the first release."""
+    yield from _restored(request, tmp_path)
+
+
+@pytest.fixture(params=[*product(RELEASES, KINDS)], ids="-".join)
+def of_release(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
+    """Provide the store that a release wrote."""
+    yield from _restored(request, tmp_path)
+
+
+def _restored(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
     release, kind = request.param
     if kind == "sqlite":
         yield Kept(release, kind, f"sqlite:///{tmp_path}/bide.db")
@@ -142,6 +157,48 @@ def test_what_was_debounced_goes_on(kept: Kept) -> None:
         assert edits.release("held", reason="by hand")
         kept.clock.advance(2 * 3_600)
         assert {one.id: one.body for one in edits.claim(5)} == {"typed": 3, "held": "second"}
+
+
+def test_rules_of_time_in_it_go_on(of_release: Kept) -> None:
+    with ScratchStore(of_release.url, of_release.clock) as store:
+        repeating = store.queue("repeating")
+        clock = of_release.clock
+        assert not repeating.put("again", id="cron")
+        due = {message.id: message.due_at for message in repeating.scan("delayed")}
+        assert due["cron"] == datetime(2030, 1, 7, 8, tzinfo=UTC)  # Monday at nine in Berlin
+        assert due["date"] == datetime(2030, 6, 1, 7, tzinfo=UTC)
+        assert repeating.get("on hold").held
+        seen: list[tuple[str, int]] = []
+        while clock.now() < due["cron"].timestamp():
+            clock.advance(900)
+            for delivery in repeating.claim(5):
+                hour = delivery.message.due_at.astimezone(ZoneInfo("Europe/Berlin")).hour
+                seen.append((delivery.id, hour))
+                delivery.ack()
+        assert [id for id, _ in seen].count("period") == 3
+        assert [hour for id, hour in seen if id in ("cron", "window")] == [9, 9]
+        assert repeating.resume("on hold")
+        assert repeating.audit()
+
+
+def test_what_runs_in_it_goes_on(of_release: Kept) -> None:
+    with ScratchStore(of_release.url, of_release.clock) as store:
+        running = store.queue("running")
+        assert running.counts().overdue == "spread 10m"
+        assert running.get("reports").progress.text == "rows"
+        assert "stop" in running.explain("stops").sentence
+        of_release.clock.advance(600)  # the leases end
+        assert {delivery.id for delivery in running.claim(5)} == {"reports", "repeats"}
+        assert running.history("stops")[0].how == "cancelled"
+        assert running.audit()
+
+
+def test_its_closed_groups_stay_closed(of_release: Kept) -> None:
+    with ScratchStore(of_release.url, of_release.clock) as store:
+        closed = store.queue("closed")
+        assert closed.put("x", id="paid", group="order:42").state == "closed"
+        assert [group.group for group in closed.closed_groups()] == ["order:42"]
+        assert closed.put("x", id="other", group="order:43")
 
 
 def test_a_bulk_change_in_it_is_taken_back(kept: Kept) -> None:

@@ -78,8 +78,8 @@ def test_everything_comes_over_as_it_was(full: bide.Queue, new: bide.Queue) -> N
 def test_the_counters_say_what_happened(full: bide.Queue, new: bide.Queue) -> None:
     bide.move(full, new)
     there, here = full.counts().flow, new.counts().flow
-    assert (there.put, there.purged, there.cancelled) == (5, 5, 0)
-    assert here.put == 5
+    assert (there.put, there.moved, there.purged, there.cancelled) == (5, 5, 0, 0)
+    assert (here.put, here.moved) == (5, 0)
     assert new.counts().sizes.total == 5
 
 

@@ -147,7 +147,7 @@ def test_the_outcomes_of_each_command_say_what_was_asked_for() -> None:
 
 def test_sums() -> None:
     assert Sizes(1, 2, 3, 4).total == 10
-    assert Flow(put=99, acked=1, cancelled=2, expired=3, purged=4, died=50, lapsed=9).gone == 10
+    assert Flow(put=99, acked=1, cancelled=2, expired=3, purged=4, died=50, moved=5).gone == 15
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_states_causes_and_counters_exist() -> None:
     commands = {command.__struct_config__.tag for command in Command.__args__}
     how_runs_end = get_args({field.name: field.type for field in fields(Renew)}["how"])
     causes = {*(commands - {"renew"}), *(f"renew {how}" for how in how_runs_end if how != "acked")}
-    causes |= {"replace", "release", "end lease", "time", "lapse", "succeed", "forget"}
+    causes |= {"replace", "release", "end lease", "time", "lapse", "succeed", "forget", "move"}
     for transition in TRANSITIONS:
         assert {transition.before, transition.after} <= states
         assert transition.cause in causes
@@ -188,7 +188,7 @@ def test_each_state_can_be_entered_and_left() -> None:
 def test_what_leaves_is_counted_and_what_is_counted_leaves() -> None:
     """The table itself keeps the law: put = gone + what is there."""
     there = {"delayed", "ready", "leased", "dead"}
-    gone = {"acked", "cancelled", "expired", "purged"}
+    gone = {"acked", "cancelled", "expired", "purged", "moved"}
     for t in TRANSITIONS:
         enters = (t.after in there) - (t.before in there)
         assert enters == ("put" in t.counts) - len(gone & set(t.counts)), t

@@ -17,8 +17,8 @@ def audit(store: CommandStore, out: Output, queues: tuple[str, ...], own: bool) 
     """Check that every message is accounted for.
 
     Audits the named queues or all, on a live store. The counters must add up: put = acked +
-    cancelled + expired + purged + delayed + ready + leased + dead. The audit also counts the
-    messages one by one. If the sums differ, the exit code is 1. In a pipe, each line is: name,
+    cancelled + expired + purged + moved + delayed + ready + leased + dead. The audit also counts
+    the messages one by one. If the sums differ, the exit code is 1. In a pipe, each line is: name,
     value; the verdict comes last.
 
     \b

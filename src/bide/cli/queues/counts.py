@@ -20,6 +20,7 @@ def counts(store: CommandStore, out: Output, queue: str) -> None:
       delayed, ready, leased, dead       messages that are in this state
       put, acked, cancelled, expired,
       purged                             messages since the queue began
+      moved                              messages that are in another store now
       died, revived                      dead letters since then
       retried                            failed attempts, followed by another
       lapsed                             leases that ended without an ack

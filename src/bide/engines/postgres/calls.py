@@ -273,7 +273,7 @@ def _cancel(batch: PostgresBatch, command: cmd.Cancel) -> Reply:
 def _purge(batch: PostgresBatch, command: cmd.Purge) -> Reply:
     """Delete dead letters by id, or messages of a state."""
     if command.ids is not None:
-        return _change(batch, "purge", command)
+        return _change(batch, "move" if command.moved else "purge", command)
     state = STATES.index(command.state)
     return _delete_where(batch, "purged", command, state=state, before=command.before)
 

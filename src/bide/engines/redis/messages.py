@@ -140,6 +140,8 @@ def script_of(command: Any) -> tuple[str, tuple[Any, ...]]:
         verb = "untouched"
     elif getattr(command, "running", False):  # a cancel that also asks workers to stop
         verb = "stop"
+    elif getattr(command, "moved", False):  # a purge of what is in another store now
+        verb = "move"
     conditions = getattr(command, "if_due", None), getattr(command, "if_version", None)
     reason = getattr(command, "reason", "")[:REASON_LENGTH]
     return "change", (verb, at, after, *conditions, reason, command.actor)

@@ -130,7 +130,7 @@ def purge(record: Record, command: Purge, place: int, facts: Facts) -> Change:
     """Delete a dead letter."""
     if record.state != "dead":
         return unchanged(record, facts.now)
-    change = finished(record, "purged", command.actor, facts)
+    change = finished(record, "moved" if command.moved else "purged", command.actor, facts)
     return replace(change, outcome=Outcome(record.id, True, due=record.due))
 
 

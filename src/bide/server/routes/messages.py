@@ -278,7 +278,7 @@ class ResultQuery(wire.RequestModel):
 async def history(call: ApiCall) -> HistoryOut:
     """Show how messages with an id have ended.
 
-    Acked, cancelled, expired, dead or purged; when, by whom, and each attempt. The queue
+    Acked, cancelled, expired, dead, purged or moved; when, by whom, and each attempt. The queue
     remembers it for its `history` time.
     """
     command = call.arguments.history(call.request.part("id"))

@@ -242,7 +242,7 @@ def _left_out(drawn: Any) -> set[str]:
         case cmd.Cancel(where=cmd.Where()):
             return {"ids", "if_due", "if_version", "versions", "origin"}
         case cmd.Purge(ids=None):
-            return {"versions"}
+            return {"versions", "moved"}
         case cmd.Purge():
             return {"before"}
         case cmd.Scan(prefix=str()):

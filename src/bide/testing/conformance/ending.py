@@ -86,6 +86,24 @@ class EndCases:
         driver.purge("expired")
         assert [end.how for id in "ab" for end in driver.ends(id)] == ["acked", "expired"]
 
+    def test_what_another_store_has_now_counts_as_moved(self, driver: Driver) -> None:
+        driver.configure(history=HOUR)
+        driver.put("a", "b")
+        driver.set_aside("a", "b")
+        purge = cmd.Purge(driver.queue, "dead", ids=["a"], moved=True, actor="ann")
+        assert all(driver.outcomes(purge))
+        assert all(driver.outcomes(cmd.Purge(driver.queue, "dead", ids=["b"])))
+        assert [driver.ends(id)[0].how for id in "ab"] == ["moved", "purged"]
+        assert driver.ends("a")[0].by == "ann"
+        assert [each.id for each in driver.ended(how="moved")] == ["a"]
+        flow = driver.counts().flow
+        assert (flow.put, flow.moved, flow.purged, flow.gone) == (2, 1, 1, 2)
+
+    def test_only_dead_letters_can_have_been_moved(self, driver: Driver) -> None:
+        driver.put("a")
+        assert not driver.outcomes(cmd.Purge(driver.queue, "dead", ids=["a"], moved=True))[0]
+        assert (driver.counts().flow.moved, driver.counts().sizes.ready) == (0, 1)
+
     def test_a_queue_without_result_ttl_keeps_no_results(self, driver: Driver) -> None:
         driver.configure(history=HOUR)
         driver.ack(driver.lease("a"), results=[b"1"])

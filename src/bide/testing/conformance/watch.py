@@ -215,6 +215,8 @@ def _cause(command: cmd.Command, state: State | None) -> str:
         return "release"
     if isinstance(command, cmd.Release):
         return "end lease"
+    if isinstance(command, cmd.Purge) and command.moved:
+        return "move"
     if isinstance(command, cmd.Renew):
         return "ack" if command.how == "acked" else f"renew {command.how}"
     return str(command.__struct_config__.tag)

@@ -14,7 +14,7 @@ from bide.engines.rules.leases import lapse
 from bide.model import commands as cmd
 from tests.unit.engines.rules.world import IDS, QUEUE, Event, Given, State
 
-GONE = ("acked", "cancelled", "expired", "purged")
+GONE = ("acked", "cancelled", "expired", "purged", "moved")
 """The counters of messages that have left the queue."""
 SETTLING = (cmd.Ack, cmd.Renew, cmd.RetryCommand, cmd.BuryCommand)
 

@@ -128,6 +128,9 @@ BY_ID: dict[str, Any] = {
     "end the lease of {id}": lambda ids: cmd.Release(QUEUE, ids),
     "revive {id}": lambda ids: cmd.Revive(QUEUE, ids),
     "purge {id}": lambda ids: cmd.Purge(QUEUE, "dead", ids=ids),
+    "delete {id}, which another store has": lambda ids: cmd.Purge(
+        QUEUE, "dead", ids=ids, moved=True
+    ),
     "set {id} aside": lambda ids: cmd.BuryCommand(QUEUE, ids=ids),
 }
 

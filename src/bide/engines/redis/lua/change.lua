@@ -9,6 +9,7 @@
 --   stop        the same, and ask the workers of others to stop
 --   reschedule  let them be due at another time, likewise
 --   purge       delete dead letters
+--   move        the same: they are in another store now
 --   revive      let dead letters be delivered again, with all their attempts
 --   retry       give messages back, to be delivered again; without attempts left they die, but those that repeat
 --   untouched   give messages back as if they had not been claimed: a `RetryCommand` with `release`; a reason is
@@ -65,7 +66,7 @@ local function may_do(r, token)
     return r.token == token
   end
   if verb == 'release' then return r.token ~= nil end
-  local state = (verb == 'purge' or verb == 'revive') and 'dead' or nil
+  local state = (verb == 'purge' or verb == 'move' or verb == 'revive') and 'dead' or nil
   local version = token ~= '' and token or if_version
   return not r.token and r.state == state and is_still(r, if_due, version)
 end
@@ -116,8 +117,8 @@ local function do_verb(r, token)
   elseif r.successor then
     if verb ~= 'untouched' and failed(r, reason, now, true, verb == 'bury') then count('retried') end
     follow(r)
-  elseif verb == 'cancel' or verb == 'stop' or verb == 'purge' then
-    local how = verb == 'purge' and 'purged' or 'cancelled'
+  elseif verb == 'cancel' or verb == 'stop' or verb == 'purge' or verb == 'move' then
+    local how = verb == 'purge' and 'purged' or verb == 'move' and 'moved' or 'cancelled'
     remember_end(r, how, actor)
     delete(r, how)
   elseif verb == 'bury' and not is_failure then

@@ -31,7 +31,7 @@ define('count', {'no-writes'}, {'keep', 'seq', 'put', 'acked'}, function()
   local strays = math.abs(call('HLEN', RECORDS) - delayed - ready - leased - dead - kept)
     + math.abs(leased - call('ZCARD', LEASED)) + (limited and count_lines(ready, leased) or 0)
   local counters = call('HMGET', META, 'put', 'acked', 'cancelled', 'expired', 'purged', 'died',
-    'revived', 'retried', 'lapsed')
+    'revived', 'retried', 'lapsed', 'moved')
   for i, value in ipairs(counters) do counters[i] = tonumber(value or 0) end
   read_ends_settings()
   return answer(delayed - due, ready + due, leased, dead, kept, has('p') and (pause_end or true), numbers.keep,

@@ -22,7 +22,7 @@ END $$;
 -- | stop | delayed, ready, leased | delete; of a leased one, ask its worker to stop: that is not done yet |
 -- | postpone | delayed, ready, with `p_if_dues` due then | move to the due time in `p_next`, but keep the planned one |
 -- | edit | delayed, ready, without a due time also dead | change what `p_edit` names |
--- | revive, purge | dead | ready or delayed again; delete |
+-- | revive, purge, move | dead | ready or delayed again; delete; the same, it is in another store now |
 -- | release | leased | end the lease, as a failed attempt |
 -- | ack, renew, retry, bury, extend | leased, by the token given | as the holder says; if it was asked to stop, all but ack and extend delete |
 --
@@ -125,7 +125,7 @@ BEGIN
         AND (was.state < LEASED_STATE OR was.state = DEAD_STATE AND new_due IS NULL AND named.due IS NULL
         -- One that a move or import has under way is refused: the change would be lost.
         AND coalesce(was.failures, '') !~ '"in transit by bide [^"]*"[^"]*\]\]$')
-      WHEN p_verb IN ('revive', 'purge') THEN was.state = DEAD_STATE
+      WHEN p_verb IN ('revive', 'purge', 'move') THEN was.state = DEAD_STATE
       WHEN p_verb = 'release' THEN was.state = LEASED_STATE
       ELSE was.state = LEASED_STATE AND was.token = named.token
     END;
@@ -183,6 +183,10 @@ BEGIN
         new := NULL;
         cause := 'purged';
         ending := PURGED_END;
+      WHEN 'move' THEN
+        new := NULL;
+        cause := 'moved';
+        ending := MOVED_END;
       WHEN 'reschedule' THEN NULL;
       WHEN 'postpone' THEN
         new := json_populate_record(new, coalesce(edit, '{}'));

@@ -1,0 +1,2 @@
+-- Version 11: messages that are in another store now count as moved. The tables stay as they are; the functions of an
+-- older version count these as purged.
