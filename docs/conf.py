@@ -40,7 +40,7 @@ extensions = [
     "llms",  # docs/_ext/llms.py: llms.txt, and the pages as Markdown
     "tables",  # docs/_ext/tables.py: tables generated from the code
 ]
-exclude_patterns = ["_build", "_ext"]
+exclude_patterns = ["_build", "_ext", "_static"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 3

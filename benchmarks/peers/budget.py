@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 __all__ = ["Budget"]
 
-GENEROUS = 2.5
-"""Most cells need less than half of their share, so each may take more than its part."""
+GENEROUS = 1.5
+"""Many cells need less than half of their share, so each may take more than its part. With 2.5 the
+last peers of a whole run had no time left."""
 
 LEAST = 0.1
 """Seconds of a cell when the time is over; it says that it was stopped."""

@@ -103,10 +103,15 @@ def _put(scene: Scene, size: int) -> None:
 
 def _drain(scene: Scene) -> None:
     """Handle messages that are due at one instant, by one worker as it comes."""
-    count = scene.scaled(DRAIN)
+    wanted = scene.scaled(DRAIN)
     scene.session.start_worker()
-    trial = _put_far(scene.session, min(TRIAL, count), TRIAL_SECONDS)
-    due = time.time() + 2 + 2 * count * trial["seconds"] / trial["count"]
+    trial = _put_far(scene.session, min(TRIAL, wanted), TRIAL_SECONDS)
+    rate = trial["count"] / trial["seconds"]
+    # They are due when twice the time has passed that it takes to put them: at most a third of what
+    # is left, so that a peer that puts slowly has time to handle them, if fewer.
+    count = min(wanted, max(int(rate * scene.session.remaining() / 6), 10))
+    scene.seen |= {"wanted": wanted, "messages": count}
+    due = time.time() + 2 + 2 * count / rate
     if scene.session.ask("put_at", first=TRIAL, count=count, due=due)["ended"] > due:
         raise Failed("not all was put before it was due")
     _rate(scene, count, due)
@@ -256,6 +261,13 @@ def _rate_text(figures: Figures) -> str:
     return text if not missing else f"{text}, {missing:,.0f} missing".removeprefix(", ")
 
 
+def _drain_text(figures: Figures) -> str:
+    text = _rate_text(figures)
+    if "wanted" not in figures or figures["messages"] == figures["wanted"]:
+        return text
+    return f"{text}, {figures['messages']:,.0f} messages".removeprefix(", ")
+
+
 def _late_text(figures: Figures) -> str:
     of_all = f"{figures['handled']:,.0f} of {figures['messages']:,.0f}"
     if "p50" not in figures:
@@ -299,7 +311,7 @@ _LATE: dict[str, Any] = {
 WORKS = {
     "put": Work("put one by one", 25, _put_one, _rate_text),
     "list": Work("put in lists of 500", 25, _put_list, _rate_text),
-    "drain": Work("20,000 due at one instant", 60, _drain, _rate_text, is_tuned=True),
+    "drain": Work("20,000 due at one instant", 60, _drain, _drain_text, is_tuned=True),
     "late": Work(
         "lateness at 200/s: p50 / p99 / max", 60, _lateness, key="p99", is_tuned=True, **_LATE
     ),

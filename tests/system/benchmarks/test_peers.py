@@ -217,7 +217,8 @@ def rows() -> list[Row]:
 
     ours, other = Peer("bide", "bide", ("redis", "sqlite")), peers()["arq"]
     refused = Cell("list", "not offered", reason="no call takes a list")
-    stopped = Cell("drain", "stopped", {"rate": 40.4, "handled": 5, "messages": 20}, share=60)
+    counts = {"handled": 5, "messages": 20, "wanted": 40}
+    stopped = Cell("drain", "stopped", {"rate": 40.4, **counts}, share=60)
     return [
         Row(ours, "redis", False, {"put": rate("put", 5_000), "behind": late(2.5)}),
         Row(ours, "sqlite", False, {"put": rate("put", 9_000), "behind": late(1.5)}),
@@ -237,7 +238,7 @@ def test_a_table_says_what_was_stopped_refused_and_missing() -> None:
     lines = markdown(rows(), ["put", "list", "drain", "behind"]).splitlines()
     assert lines[2] == "| bide, redis | 5,000 /s |  |  | 1.0 / 2.5 / 1,230 ms |"
     assert lines[4] == (
-        "| arq | 12,300 /s | not offered | 40 /s, 15 missing (stopped after 60 s) "
+        "| arq | 12,300 /s | not offered | 40 /s, 15 missing, 20 messages (stopped after 60 s) "
         "| 1.0 / 1.0 / 1,230 ms, 11 of 20 |"
     )
     assert lines[5] == "| arq, tuned |  |  |  | 1.0 / 2.0 / 1,230 ms |"
@@ -302,15 +303,15 @@ def test_cells_divide_the_time_that_is_left() -> None:
     for _ in range(10):  # each takes all that it may
         spent.append(budget.take(40))
         now += spent[-1]
-    assert spent[0] == 40 * 2.5 * 100 / 400
+    assert spent[0] == 40 * 1.5 * 100 / 400
     assert all(seconds > 0 for seconds in spent)
     assert sum(spent) <= 101
 
 
 def test_a_cell_that_is_quick_leaves_its_time_to_the_others() -> None:
     budget = Budget(100, 400, lambda: 0.0)
-    assert budget.take(40) == 25
-    assert budget.take(40) > 25
+    assert budget.take(40) == 15
+    assert budget.take(40) > 15
     budget.skip(300)
     assert budget.take(20) == 20
 
