@@ -115,6 +115,10 @@ class CommandBuilder:
             id = next(unused_ids) if message.id is None else check_name(message.id)
             options = _all_but_body(message)
             if options == checked_options and type(message.body) in _SIMPLE:  # as in most batches
+                if message.repeat is not None:
+                    import bide.model.runs as runs
+
+                    runs.check_repeated_id(id)
                 items.append(Item(id, data, is_json, *checked_fields))
                 continue
             item = self.item(message, id, encoded=(data, is_json))

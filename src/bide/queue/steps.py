@@ -205,14 +205,32 @@ def edited(
     return command, outcome
 
 
+def movable(messages: Iterable[Message]) -> list[str]:
+    """Return the ids of the messages that a reschedule of their group changes.
+
+    One that was stopped by `hold` waits for a person, whatever is done to its group.
+    """
+    return unheld(message for message in messages if not message.held)
+
+
+def look_at_reschedule(first: Scan) -> Steps[int]:
+    """Count what `rescheduling` would change now."""
+    scan: Scan | None = first
+    count = 0
+    while scan is not None:
+        page: Page = yield scan
+        count += len(movable(page.messages))
+        scan = following(scan, page)
+    return count
+
+
 def rescheduling(command: Reschedule, first: Scan) -> Steps[int]:
     """Reschedule what no worker holds of a scan, page by page; return how many were changed."""
     scan: Scan | None = first
     count = 0
     while scan is not None:
         page: Page = yield scan
-        # A message that is held waits for a person, whatever is done to its group.
-        if ids := unheld(message for message in page.messages if not message.held):
+        if ids := movable(page.messages):
             reply: Outcomes = yield msgspec.structs.replace(command, ids=ids)
             count += sum(map(bool, reply.outcomes))
         scan = following(scan, page)

@@ -56,6 +56,7 @@ from bide.queue.steps import (
     ending,
     exported,
     loading,
+    look_at_reschedule,
     putting,
     repeated,
     rescheduling,
@@ -688,9 +689,9 @@ class Queue(BaseQueue):
         check_undo(undo, several=True, dry_run=dry_run, within=within)
         if undo:
             return self._undoable(command, where=self._builder.where(group, after, before))
-        if dry_run:  # a cancel would change the same messages, and the store can count those
-            return self._run(repeated(self._builder.cancel_where(group, after, before, dry_run)))
         scan = self._builder.scan(None, group, after, before, BULK)
+        if dry_run:
+            return self._run(look_at_reschedule(scan))
         if date is not None:
             return self._run(dates.dating_all(command, scan, date))
         return self._run(rescheduling(command, scan))

@@ -412,9 +412,17 @@ def test_a_group_is_rescheduled_without_those_that_are_held(reminders: bide.Queu
     for id in ("ann", "bob"):
         reminders.put("x", id=id, repeat=HOURLY, group="g")
     reminders.hold("bob")
+    assert reminders.reschedule(group="g", delay=0, dry_run=True) == 1
     assert reminders.reschedule(group="g", at=some_hours_ago(0.1)) == 1
     assert reminders.reschedule(group="g", at=some_hours_ago(0.1), undo=True) == 1
     assert [delivery.id for delivery in reminders.claim(5)] == ["ann"]
+
+
+def test_each_id_in_a_list_leaves_room_for_the_ids_of_its_runs(reminders: bide.Queue) -> None:
+    messages = [bide.NewMessage("x", id=id, repeat=HOURLY) for id in ("short", "x" * 500)]
+    with pytest.raises(bide.InvalidArgument, match="may have 487 bytes"):
+        reminders.put_many(messages)
+    assert reminders.counts().sizes.total == 0
 
 
 def test_past_runs_are_put_once(reminders: bide.Queue) -> None:

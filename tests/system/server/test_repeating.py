@@ -352,6 +352,14 @@ def test_one_is_held_resumed_and_run_now(client: Client, clock: FakeClock) -> No
     assert ("held" in shown, shown["run_at"]) == (False, NOW + 11 * HOUR)
 
 
+def test_one_that_is_held_stays_when_its_group_is_rescheduled(client: Client) -> None:
+    client.put(ONE, {"body": 1, "repeat": HOURLY, "group": "g"})
+    assert client.post(f"{ONE}/hold").status == 200
+    moved = client.send("PATCH", f"{Q}/messages?group=g", {"delay": "1m"})
+    assert (moved.status, moved.json["count"]) == (200, 0)
+    assert client.get(ONE).json["due"] == LATEST
+
+
 @pytest.mark.parametrize("verb", ["hold", "resume", "run-now"])
 def test_what_cannot_be_held(client: Client, clock: FakeClock, verb: str) -> None:
     missing = client.post(f"{ONE}/{verb}")

@@ -205,8 +205,8 @@ CALLS: dict[str, Call] = {
     ),
     "reschedule dry": Call(
         lambda q: q.reschedule(group="g", delay=5, dry_run=True),
-        [cmd.Cancel("q", where=cmd.Where("g"), dry_run=True, actor="me")],
-        count,
+        [cmd.Scan("q", where=cmd.Where("g"), limit=1_000)],
+        lambda r: 1,
     ),
     "edit": Call(
         lambda q: q.edit(

@@ -16,7 +16,7 @@ from bide.model.undoing import bulk_of
 from bide.queue.arguments import check_running
 from bide.queue.dates import dating, dating_page, with_new_date
 from bide.queue.dry_run import look_at_dead
-from bide.queue.steps import after_stop, edited, unheld
+from bide.queue.steps import after_stop, edited, movable
 from bide.server import wire
 from bide.server.call import ApiCall
 from bide.server.limits.request_bodies import check_fields
@@ -198,7 +198,7 @@ async def reschedule_where(
     count = 0
     if date is not None:
         count = await call.carry_out(dating_page(command, page.messages, date))
-    elif ids := unheld(page.messages):
+    elif ids := movable(page.messages):
         move = msgspec.structs.replace(command, ids=ids)
         outcomes = (await call.ask(Outcomes, move)).outcomes
         count = sum(1 for outcome in outcomes if outcome)
