@@ -167,7 +167,9 @@ def test_rules_of_time_in_it_go_on(of_release: Kept) -> None:
         due = {message.id: message.due_at for message in repeating.scan("delayed")}
         assert due["cron"] == datetime(2030, 1, 7, 8, tzinfo=UTC)  # Monday at nine in Berlin
         assert due["date"] == datetime(2030, 6, 1, 7, tzinfo=UTC)
-        assert repeating.get("on hold").held
+        on_hold = repeating.get("on hold")
+        assert on_hold is not None
+        assert on_hold.held
         seen: list[tuple[str, int]] = []
         while clock.now() < due["cron"].timestamp() * 1000:
             clock.advance(900)
@@ -185,7 +187,10 @@ def test_what_runs_in_it_goes_on(of_release: Kept) -> None:
     with ScratchStore(of_release.url, of_release.clock) as store:
         running = store.queue("running")
         assert running.counts().overdue == "spread 10m"
-        assert running.get("reports").progress.text == "rows"
+        reporting = running.get("reports")
+        assert reporting is not None
+        assert reporting.progress is not None
+        assert reporting.progress.text == "rows"
         assert "stop" in running.explain("stops").sentence
         of_release.clock.advance(600)  # the leases end
         assert {delivery.id for delivery in running.claim(5)} == {"reports", "repeats"}
