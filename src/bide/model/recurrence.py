@@ -74,6 +74,11 @@ class PeriodTimes:
         past = (moment - self._anchor) // self.period
         return self._anchor + (past + 1) * self.period
 
+    def until(self, moment: int, floor: int) -> int | None:
+        """Return the last of these times up to `moment`; `None` if it is not later than `floor`."""
+        last = self.after(moment) - self.period
+        return last if last > floor else None
+
 
 class CronTimes:
     """The times of a cron expression of five fields, with the rules of Debian's cron.
@@ -119,6 +124,8 @@ class CronTimes:
         self._known = 0, 0
         """A moment and the first time after it, which is that of all moments in between, too: many
         messages repeat by one rule."""
+        self._last = 0, 0
+        """One of the times and the one after it: the last time of all moments in between."""
         self._follows_elapsed_time = fields[0].startswith("*") or fields[1].startswith("*")
         try:  # the library finds some mistakes only when it looks for a time
             next(self._simulator(self._fields, datetime(2000, 1, 1, tzinfo=UTC)))
@@ -140,6 +147,44 @@ class CronTimes:
         after = self._look_for(moment)
         self._known = moment, after
         return after
+
+    def until(self, moment: int, floor: int) -> int | None:
+        """Return the last of these times up to `moment`; `None` if it is not later than `floor`.
+
+        The library can be asked for the next time only. So this looks from longer and longer before
+        `moment` on, and then halves the span in which later times may be.
+
+        Raises:
+            InvalidArgument: there is no time after one of these for many years.
+        """
+        last, following = self._last
+        if not last <= moment < following:
+            seen = self._seen_from_before(moment, floor)
+            if seen is None:
+                return None
+            last, end = (
+                seen,
+                moment,
+            )  # what is looked for is `last`, or is later and not later than this
+            while (following := self.after(last)) <= moment:
+                last, middle = following, (following + end) // 2
+                if (later := self.after(middle)) <= moment:
+                    last = later
+                else:
+                    end = middle
+            self._last = last, following
+        return last if last > floor else None
+
+    def _seen_from_before(self, moment: int, floor: int) -> int | None:
+        """Return one of the times up to `moment`, soon before it; `None`: none is after `floor`."""
+        span = MINUTE_MS
+        while True:
+            start = max(moment - span, floor)
+            if (first := self.after(start)) <= moment:
+                return first
+            if start == floor:
+                return None
+            span *= 4
 
     def _look_for(self, moment: int) -> int:
         """Return the first of these times that is later than `moment`, by the calendar."""
@@ -185,24 +230,13 @@ Recurrence = PeriodTimes | CronTimes
 def latest(rule: Recurrence, moment: int, floor: int) -> int:
     """Return the last time of a recurrence up to `moment`; `floor` if there is none after it.
 
-    A recurrence can only be asked for the next time. So this halves the range in which the last
-    one is, instead of going through all of them, of which there may be millions.
-
     Args:
         rule: the recurrence.
         moment: in Unix milliseconds.
         floor: the start of the range, in Unix milliseconds.
     """
-    # What is looked for is `last` itself, or later than `last` and not later than `end`.
-    last, end = floor, moment
-    while last < end:
-        middle = (last + end) // 2
-        next_time = rule.after(middle)
-        if next_time <= moment:
-            last = next_time
-        else:
-            end = middle
-    return last
+    last = None if moment <= floor else rule.until(moment, floor)
+    return floor if last is None else last
 
 
 def recurrence(cron: str | None, every: Duration | None, timezone: str) -> Recurrence:

@@ -140,6 +140,8 @@ def test_cron_is_what_looking_at_every_minute_gives(
     assert found == [moment for moment in expected if begin < moment < end]
     if found:
         assert latest(cron, end - 1, begin) == found[-1]
+        for moment in found:
+            assert latest(cron, moment, begin) == latest(cron, moment + 1, begin) == moment
     assert all(cron.after(moment - 1) == moment for moment in found)
 
 
