@@ -74,4 +74,5 @@ async def recover(call: ApiCall, content: RecoverRequest) -> Recovered:
     steps = recovering(
         call.arguments.queue, plan, yield_part, actor=call.arguments.actor, dry_run=content.dry_run
     )
-    return await arun_steps(steps, ask)
+    with call.visit.slowly():
+        return await arun_steps(steps, ask)
