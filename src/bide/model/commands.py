@@ -391,6 +391,8 @@ class Release(_ById, frozen=True, tag="release"):
     """
 
     reason: str = "released"
+    holder: str | None = None
+    """Only the leases of the worker of this name; `None`: of any."""
 
     outcome_type: ClassVar[type[Outcome]] = ReleaseOutcome
 

@@ -173,6 +173,7 @@ def _change(batch: PostgresBatch, verb: str, command: Any, *, edit: object = Non
         actor=command.actor,
         edit=None if edit is None else batch.json(edit),
         **{"notes": _notes(batch, command)} | _next_runs(command) | _new_times(command),
+        **({} if field_of("holder") is None else {"holder": command.holder}),  # of a release
         **batch.identity,
     )
     has_changed = any(row.done or row.state in _CHANGED for row in rows)

@@ -167,10 +167,11 @@ def _edited_fields(command: cmd.Edit) -> dict[str, Any]:
 def _rows_of(command: Any) -> list[tuple[Word, ...]]:
     """Return what a script is told of each message that a command names.
 
-    Its id, and the token of its lease, the version that the caller saw, or an empty text; of an ack
-    with results also the result, of an extend with reports the report; of a renewal the result, and
-    when the next run is due and which one it is; of a postponement when it is due from now on, and
-    when it must be due now; of an edit with times the due time, and rule and run.
+    Its id, and the token of its lease, the version that the caller saw, or an empty text; of a
+    release the holder whose lease alone is meant; of an ack with results also the result, of an
+    extend with reports the report; of a renewal the result, and when the next run is due and which
+    one it is; of a postponement when it is due from now on, and when it must be due now; of an edit
+    with times the due time, and rule and run.
     """
     if isinstance(command, cmd.Renew):
         results = command.results or [None] * len(command.leases)
@@ -199,6 +200,8 @@ def _rows_of(command: Any) -> list[tuple[Word, ...]]:
         ]
     if versions := getattr(command, "versions", None):
         return list(zip(command.ids, versions, strict=True))
+    if isinstance(command, cmd.Release):
+        return [(id, command.holder or "") for id in command.ids]
     leases = [(lease.id, str(lease.token)) for lease in getattr(command, "leases", ())]
     return [*leases, *((id, "") for id in getattr(command, "ids", None) or ())]
 

@@ -200,8 +200,9 @@ def stopped(record: Record, facts: Facts) -> Change:
 
 
 def release(record: Record, command: Release, place: int, facts: Facts) -> Change:
-    """End the lease of any worker."""
-    if record.state != "leased":
+    """End the lease of any worker, or only that of the one that the command names."""
+    is_meant = command.holder is None or record.holder == command.holder
+    if record.state != "leased" or not is_meant:
         return unchanged(record, facts.now)
     if record.stopping is not None:
         return stopped(record, facts)

@@ -3,8 +3,9 @@
 
 import pytest
 
-from bide.model.message import IN_TRANSIT, REASON_LENGTH, Failure
-from bide.model.replies import Outcome
+from bide.model import commands as cmd
+from bide.model.message import IN_TRANSIT, LAPSED, REASON_LENGTH, Failure
+from bide.model.replies import Claimed, Outcome
 from bide.testing.conformance.driver import HOUR, START, Driver, done, leases
 
 
@@ -72,6 +73,38 @@ class ChangeCases:
             0,
             1,
         ]
+
+    def test_the_lease_of_one_holder_ends_and_those_of_others_stay(self, driver: Driver) -> None:
+        held, ids = {}, ["a", "b", "c"]
+        for id, holder in zip(ids, ["w1", "w2", "w1"], strict=True):
+            driver.put(id)
+            claimed = driver.ask(cmd.Claim(driver.queue, 1, HOUR, holder), Claimed)
+            (held[id],) = leases(claimed)
+        assert done(driver.release(*ids, "unknown", reason=LAPSED, holder="w3")) == [False] * 4
+        refused = driver.refusal("b")
+        assert refused.holder == "w2"
+        outcomes = driver.release(*ids, reason=LAPSED, holder="w1")
+        assert outcomes == [
+            Outcome("a", True, "ready", START),
+            refused,
+            Outcome("c", True, "ready", START),
+        ]
+        failure = Failure(1, driver.now, "w1", LAPSED, driver.now)
+        driver.shows("a", state="ready", attempt=1, failures=(failure,), holder=None)
+        driver.shows("b", state="leased", attempt=1, failures=(), holder="w2")
+        assert done(driver.ack(held["a"], held["b"], held["c"])) == [False, True, False]
+        assert (driver.counts().flow.retried, driver.counts().flow.lapsed) == (2, 0)
+        assert done(driver.release("a", holder="w1")) == [False]  # nobody holds it any more
+
+    def test_a_holder_whose_lease_is_over_is_not_taken_for_the_next_one(
+        self, driver: Driver
+    ) -> None:
+        driver.lease("a")
+        driver.wait(1_000)  # the lease lapses
+        driver.ask(cmd.Claim(driver.queue, 1, HOUR, "w2"), Claimed)
+        assert driver.release("a", holder="w1") == [driver.refusal("a")]
+        assert done(driver.release("a", holder="w2")) == [True]
+        assert [failure.holder for failure in driver.get("a").failures] == ["w1", "w2"]
 
     @pytest.mark.parametrize("expires", [None, HOUR])
     def test_a_version_outlasts_attempts(self, driver: Driver, expires: int | None) -> None:

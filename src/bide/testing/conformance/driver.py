@@ -168,9 +168,11 @@ class Driver:
         """Make messages dead letters."""
         return self.outcomes(cmd.BuryCommand(self.queue, list(held), reason))
 
-    def release(self, *ids: str, reason: str = "released") -> list[rep.Outcome]:
-        """End leases of any worker."""
-        return self.outcomes(cmd.Release(self.queue, list(ids), reason))
+    def release(
+        self, *ids: str, reason: str = "released", holder: str | None = None
+    ) -> list[rep.Outcome]:
+        """End leases of any worker, or of one."""
+        return self.outcomes(cmd.Release(self.queue, list(ids), reason, holder))
 
     def set_aside(self, *ids: str, **fields: Any) -> list[rep.Outcome]:
         """Make dead letters of messages that no worker holds, as a move does."""

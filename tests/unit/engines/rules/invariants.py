@@ -12,7 +12,14 @@ from bide.engines.rules import decide as deciding
 from bide.engines.rules.change import WAITING
 from bide.engines.rules.leases import lapse
 from bide.model import commands as cmd
-from tests.unit.engines.rules.world import IDS, QUEUE, Event, Given, State
+from tests.unit.engines.rules.world import (
+    IDS,
+    OTHER_WORKER,
+    QUEUE,
+    Event,
+    Given,
+    State,
+)
 
 GONE = ("acked", "cancelled", "expired", "purged", "moved")
 """The counters of messages that have left the queue."""
@@ -88,6 +95,15 @@ def one_series(before: State, event: Event) -> str | None:
         is_open = before.facts.closed_until(old.group) is None
         if is_open and old.stopping is None and (new is None or new.run is None):
             return f"{old.id} repeats, and there is no next run of it"
+    return None
+
+
+def named_holders(before: State, event: Event) -> str | None:
+    """Return what is wrong with the end of a lease that names a worker: those of others stay."""
+    if isinstance(event.command, cmd.Release) and event.command.holder == OTHER_WORKER:
+        for outcome in event.outcomes:
+            if outcome.done:
+                return f"the lease of {outcome.id} was ended, which another worker has"
     return None
 
 
@@ -179,6 +195,7 @@ OF_EVENTS: tuple[Callable[[State, Event], str | None], ...] = (
     final_cancels,
     closed_groups,
     one_series,
+    named_holders,
     acks_count_once,
     true_places,
 )

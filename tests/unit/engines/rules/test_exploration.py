@@ -69,6 +69,11 @@ def _cancel_forgotten(rule: Any, record: Record, *given: Any) -> Change:
     return replace(change, after=record, counts=()) if change.after is None else change
 
 
+def _any_lease_ended(rule: Any, record: Record, command: cmd.Release, *given: Any) -> Change:
+    change: Change = rule(record, replace(command, holder=None), *given)
+    return change
+
+
 def _never_purged(rule: Any, record: Record, command: cmd.Purge, _: int, facts: Facts) -> Change:
     return changes.unchanged(record, facts.now)
 
@@ -118,6 +123,7 @@ BROKEN: dict[str, tuple[Break, int]] = {
     "final_cancels": (_rule(deciding.BY_ID, cmd.Cancel, _cancel_forgotten), 3),
     "closed_groups": (_nothing_follows, 3),
     "one_series": (_nothing_repeats, 3),
+    "named_holders": (_rule(deciding.BY_ID, cmd.Release, _any_lease_ended), 3),
     "acks_count_once": (_acked_by_the_same_token, 3),
     "true_places": (_nothing_moves, 2),
     "growing_tokens": (_one_token, 2),

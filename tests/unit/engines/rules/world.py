@@ -1,7 +1,8 @@
 """A queue of two messages as plain data, and all that can happen to it next.
 
-Nothing here decides what a command does: that do the rules of `bide.engines.rules`. Workers have no
-names, since no rule looks at them: each is a lease that was given, whether it is good or not.
+Nothing here decides what a command does: that do the rules of `bide.engines.rules`. All workers
+have one name, at which only the end of a lease looks: each is a lease that was given, whether it is
+good or not.
 """
 
 from collections.abc import Iterator
@@ -30,6 +31,8 @@ LAST = START + 2 * STEP
 FOREVER = START + 100 * STEP
 RULE = "rule"
 RUNS = ("run-1", "run-2")
+WORKER, OTHER_WORKER = "w", "v"
+"""The name of the workers, and one that holds nothing."""
 LEASES_KEPT = 2
 """How many leases of a message are remembered: the good one, and one that is over."""
 
@@ -126,6 +129,9 @@ BY_ID: dict[str, Any] = {
     ),
     "edit {id}: it repeats no more": lambda ids: cmd.Edit(QUEUE, ids, rule=None, run=None),
     "end the lease of {id}": lambda ids: cmd.Release(QUEUE, ids),
+    "end the lease of {id} that another worker has": lambda ids: cmd.Release(
+        QUEUE, ids, holder=OTHER_WORKER
+    ),
     "revive {id}": lambda ids: cmd.Revive(QUEUE, ids),
     "purge {id}": lambda ids: cmd.Purge(QUEUE, "dead", ids=ids),
     "delete {id}, which another store has": lambda ids: cmd.Purge(
@@ -227,7 +233,7 @@ def claim(state: State, count: int) -> Event:
             taken.append(record)
     token = state.token + bool(taken)
     applied += [
-        Change(record, changes.leased(record, "w", token, state.now, state.now + STEP))
+        Change(record, changes.leased(record, WORKER, token, state.now, state.now + STEP))
         for record in taken
     ]
     leases = tuple(Given(record.id, token) for record in taken)
@@ -315,7 +321,7 @@ def _plain(record: Record, numbers: dict[int, int], state: State) -> Record | No
     return replace(
         record,
         token=None if record.token is None else numbers.get(record.token, 0),
-        failures=tuple(Failure(1, START, "w", "no") for _ in record.failures[:1]),
+        failures=tuple(Failure(1, START, WORKER, "no") for _ in record.failures[:1]),
         since=None,
         extended=0,
         progress=None,

@@ -3,7 +3,8 @@
 --   at, after   when: a time, or milliseconds from now; nil, nil: now
 --   if_due, if_version  what the caller saw, see is_still, or nil
 --   reason, actor  who gives the command, or nil; origin: see `read_origin`
--- ARGV from 3 on, two for each: id, and token of the lease, or version that the caller saw, or empty
+-- ARGV from 3 on, two for each: id, and token of the lease, or version that the caller saw, or (of a release) the holder
+-- whose lease alone is meant, or empty
 -- Verbs:
 --   cancel      delete messages that no worker holds, if they are still what the caller saw; others repeat no more
 --   stop        the same, and ask the workers of others to stop
@@ -16,7 +17,8 @@
 --               remembered
 --   bury        let them die, or use up the attempts of those that repeat; without a token, let those die that no
 --               worker holds, which counts no attempt
---   release     end the lease of any holder, the command `Release`: a failed attempt, ready again at once
+--   release     end the lease of any holder, or of the one given, the command `Release`: a failed attempt, ready again
+--               at once
 --   repair      make a dead letter of what a claim has leased and its client cannot read
 -- A message that would wait in a closed group then is cancelled instead; if no worker has held it, its outcome is
 -- that the group is closed, and until when.
@@ -59,13 +61,13 @@ local function tell_stopping()
   if stopping then call('PUBLISH', 'bide:wake:all', names() .. ' stop ' .. concat(stopping, '\n')) end
 end
 
--- Returns whether a message is as the verb needs it: leased with this token, or by any holder, or by none and as the
--- caller saw it.
+-- Returns whether a message is as the verb needs it: leased with this token, or by any holder or this one, or by none
+-- and as the caller saw it.
 local function may_do(r, token)
   if verb == 'retry' or verb == 'untouched' or verb == 'repair' or verb == 'bury' and token ~= '' then
     return r.token == token
   end
-  if verb == 'release' then return r.token ~= nil end
+  if verb == 'release' then return r.token ~= nil and (token == '' or r.holder == token) end
   local state = (verb == 'purge' or verb == 'move' or verb == 'revive') and 'dead' or nil
   local version = token ~= '' and token or if_version
   return not r.token and r.state == state and is_still(r, if_due, version)
@@ -93,7 +95,7 @@ local function put_back(r)
 end
 
 -- Does to a message what the call asks for, if it may; returns whether it did. `token`: of the lease, or the version
--- that the caller saw, or empty.
+-- that the caller saw, or the holder, or empty.
 local function do_verb(r, token)
   if verb == 'stop' and r.token then
     if is_still(r, if_due, token ~= '' and token or if_version) then stop(r) end

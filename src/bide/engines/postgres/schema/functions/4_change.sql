@@ -23,7 +23,7 @@ END $$;
 -- | postpone | delayed, ready, with `p_if_dues` due then | move to the due time in `p_next`, but keep the planned one |
 -- | edit | delayed, ready, without a due time also dead | change what `p_edit` names |
 -- | revive, purge, move | dead | ready or delayed again; delete; the same, it is in another store now |
--- | release | leased | end the lease, as a failed attempt |
+-- | release | leased, by `p_holder` if given | end the lease, as a failed attempt |
 -- | ack, renew, retry, bury, extend | leased, by the token given | as the holder says; if it was asked to stop, all but ack and extend delete |
 --
 -- `p_untouched`: a retry that counts no attempt (a `RetryCommand` with `release`).
@@ -38,7 +38,8 @@ CREATE FUNCTION bide._change(
   p_reason text DEFAULT '""', p_untouched boolean DEFAULT false, p_only_seqs bigint[] DEFAULT NULL,
   p_actor text DEFAULT NULL, p_notes text[] DEFAULT NULL, p_edit text DEFAULT NULL,
   p_next bigint[] DEFAULT NULL, p_runs text[] DEFAULT NULL, p_how text DEFAULT 'acked',
-  p_if_dues bigint[] DEFAULT NULL, p_sender text DEFAULT NULL, p_number bigint DEFAULT NULL, p_place text DEFAULT NULL
+  p_if_dues bigint[] DEFAULT NULL, p_sender text DEFAULT NULL, p_number bigint DEFAULT NULL, p_place text DEFAULT NULL,
+  p_holder text DEFAULT NULL
 ) RETURNS TABLE (number bigint, done boolean, state smallint, due bigint, until bigint, holder text,
                  successor bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
@@ -126,7 +127,8 @@ BEGIN
         -- One that a move or import has under way is refused: the change would be lost.
         AND coalesce(was.failures, '') !~ '"in transit by bide [^"]*"[^"]*\]\]$')
       WHEN p_verb IN ('revive', 'purge', 'move') THEN was.state = DEAD_STATE
-      WHEN p_verb = 'release' THEN was.state = LEASED_STATE
+      WHEN p_verb = 'release' THEN
+        was.state = LEASED_STATE AND (p_holder IS NULL OR was.holder IS NOT DISTINCT FROM p_holder)
       ELSE was.state = LEASED_STATE AND was.token = named.token
     END;
     may_stop := p_verb = 'stop' AND was.state = LEASED_STATE AND (p_if_due IS NULL OR was.due = p_if_due)
