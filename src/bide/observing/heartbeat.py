@@ -6,8 +6,9 @@ has been silent for a while.
 """
 
 import asyncio
+import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -26,6 +27,7 @@ from bide.model.internal_queues import InternalQueue
 from bide.model.limits import MAX_BYTES
 from bide.model.message import Item, Message
 from bide.model.replies import Page
+from bide.observing.process_origin import LONGEST, UNKNOWN
 from bide.observing.tally import Histogram, Tally
 from bide.undoing.steps import forget_changes
 
@@ -106,10 +108,22 @@ class Report(msgspec.Struct, omit_defaults=True):
     """When the process began to work, in Unix milliseconds of its own clock."""
     gaps: dict[str, list[tuple[Seconds, Seconds]]] = {}
     """When no worker served a queue before that, as far as the process knows."""
+    origin: Annotated[str, msgspec.Meta(max_length=LONGEST)] = UNKNOWN
+    """Which process of which machine claims by these names: see `bide.observing.process_origin`.
+    Unknown if other processes do, such as clients of a server."""
 
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Report).decode
+
+
+def report_id(holder: str, origin: str) -> str:
+    """Return the id of the report of a process.
+
+    Processes of several containers may claim by one name, since they share the name of their host.
+    Each has a report of its own, so that all are known.
+    """
+    return f"{holder} {zlib.crc32(origin.encode()):08x}" if origin else holder
 
 
 def put_report(process: str, report: Report) -> Put:
@@ -265,6 +279,8 @@ class Heartbeat:
     """Returns what to report, without the figures of the last minute."""
     tallies: Callable[[], Mapping[str, Tally]]
     """Returns what was done so far, by queue."""
+    after_first: Callable[[], Awaitable[None]] | None = None
+    """Awaited once the store has the first report, before reports of dead processes are deleted."""
     _recent: LastMinute = field(default_factory=LastMinute)
     _is_in_register: bool = False
     """Whether the store has a report of this process."""
@@ -278,6 +294,9 @@ class Heartbeat:
             while True:
                 try:
                     await self._send_report()
+                    if self.after_first is not None:
+                        after_first, self.after_first = self.after_first, None
+                        await after_first()
                     if beats % SWEEP_EVERY == 0:
                         await self._sweep()
                     self._has_complained = False

@@ -89,14 +89,17 @@ def list_workers(
     return Workers([workers[key] for key in sorted(workers)], partly)
 
 
-def _merged(report: WorkerProcess, other: WorkerProcess) -> WorkerProcess:
-    """Return what two reports say of a process; one of them may be overdue."""
+def _merged(report: WorkerProcess, newer: WorkerProcess) -> WorkerProcess:
+    """Return what two reports say of a process; one of them may be overdue.
+
+    That may be one of a dead process, whose name another one has now.
+    """
     silent = None
-    if report.silent is not None and other.silent is not None:
-        silent = min(report.silent, other.silent)
-    queues = sorted({*report.queues, *other.queues})
+    if report.silent is not None and newer.silent is not None:
+        silent = min(report.silent, newer.silent)
+    queues = sorted({*report.queues, *newer.queues})
     return WorkerProcess(
-        report.holder, queues, other.busy | report.busy, silent, report.stops or other.stops
+        report.holder, queues, report.busy | newer.busy, silent, report.stops or newer.stops
     )
 
 

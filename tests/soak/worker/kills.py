@@ -38,7 +38,7 @@ journal = os.open("journal", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
 def note(what, delivery):
     now = time.time_ns() // 1_000_000
-    line = f"{what} {delivery.id} {delivery.attempt} {delivery.claimed} {now}\\n"
+    line = f"{what} {delivery.id} {delivery.attempt} {delivery.claimed} {now} {os.getpid()}\\n"
     os.write(journal, line.encode())
 
 
@@ -67,21 +67,25 @@ class Handled(NamedTuple):
     claimed: int
     begun: int
     ended: int | None
+    last_seen: int
+    """When its process has written something down for the last time."""
 
 
 def read(journal: Path) -> list[Handled]:
     begun: dict[tuple[str, str], list[int]] = {}
     ended: dict[tuple[str, str], int] = {}
+    last_seen: dict[int, int] = {}
     for line in journal.read_text().splitlines():
-        what, id, attempt, claimed, moment = line.split(" ")
+        what, id, attempt, claimed, moment, pid = line.split(" ")
+        last_seen[int(pid)] = int(moment)
         if what == "begin":
             assert (id, claimed) not in begun, "one claim was handled twice"
-            begun[id, claimed] = [int(attempt), int(claimed), int(moment)]
+            begun[id, claimed] = [int(attempt), int(claimed), int(moment), int(pid)]
         else:
             ended[id, claimed] = int(moment)
     return [
-        Handled(key[0], attempt, claimed, moment, ended.get(key))
-        for key, (attempt, claimed, moment) in begun.items()
+        Handled(key[0], attempt, claimed, moment, ended.get(key), last_seen[pid])
+        for key, (attempt, claimed, moment, pid) in begun.items()
     ]
 
 
@@ -102,7 +106,7 @@ class Result(NamedTuple):
 
     @property
     def overlaps(self) -> list[tuple[Handled, Handled]]:
-        """Two handlings of a message that no lapsed lease explains."""
+        """Two handlings of a message that neither a lapsed lease nor a dead process explains."""
         by_id: dict[str, list[Handled]] = {}
         for one in sorted(self.handled, key=lambda one: one.claimed):
             by_id.setdefault(one.id, []).append(one)
@@ -112,7 +116,14 @@ class Result(NamedTuple):
             for first, second in itertools.pairwise(attempts)
             if second.claimed < first.claimed + LEASE * 1000
             and (first.ended is None or second.begun < first.ended)
+            and first.last_seen > second.claimed
         ]
+
+    @property
+    def ended_leases(self) -> int:
+        """How many leases have lapsed, or were ended since their process was dead."""
+        flows = [audit.counts.flow for audit in (self.loops, self.threads)]
+        return sum(flow.lapsed + flow.retried for flow in flows)
 
     @property
     def again(self) -> int:
@@ -221,11 +232,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seconds = parser.parse_args(arguments).seconds
     with tempfile.TemporaryDirectory() as folder:
         result = run(Path(folder), seconds)
-    lapsed = result.loops.counts.flow.lapsed + result.threads.counts.flow.lapsed
+    ended = result.ended_leases
     print(
         f"{seconds:g} s, {result.kills} workers killed: {len(result.confirmed):,} messages "
         f"confirmed, {len(result.lost)} lost; {result.again:,} handlings were repeated, after "
-        f"{lapsed:,} lapsed leases; {len(result.overlaps)} overlaps unexplained"
+        f"{ended:,} leases of the dead; {len(result.overlaps)} overlaps unexplained"
     )
     for problem in result.problems[:5]:
         print(problem)

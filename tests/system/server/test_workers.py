@@ -1,5 +1,6 @@
 """Worker processes over HTTP: who sees them, and who may have one replaced."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,7 @@ from click.testing import CliRunner
 
 import bide
 from bide.cli import main
+from bide.consuming.dead_holders import end_leases_of_dead
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import (
@@ -27,7 +29,15 @@ from bide.model.commands import (
 from bide.model.errors import AccessDenied, StoreFull
 from bide.model.message import Item
 from bide.model.replies import Affected, Found, Outcomes, expect
-from bide.observing.heartbeat import REGISTER, Busy, Report, delete_report, put_report
+from bide.observing.heartbeat import (
+    REGISTER,
+    Busy,
+    Report,
+    delete_report,
+    put_report,
+    report_id,
+)
+from bide.observing.process_origin import UNKNOWN, of_this_process
 from bide.observing.workers import STOPS
 from bide.server.limits import quotas
 from bide.server.settings import Quota
@@ -164,6 +174,31 @@ def test_a_list_says_that_there_are_more_workers_than_it_reads(
     assert "there are more" in told.stderr
 
 
+@pytest.mark.skipif(of_this_process() == UNKNOWN, reason="only Linux describes processes in /proc")
+def test_a_worker_ends_leases_of_the_dead_if_its_token_may(
+    server: Client, consumer: Lane, make_token: Any
+) -> None:
+    admin = open_lane(server.url.replace("http://", f"http://{make_token('shop', 'admin')}@"))
+    admin.call(Put("orders", [Item("a", b"1"), Item("b", b"1")]))
+    for holder, origin in (
+        ("shop:7", f"{of_this_process().rpartition(' ')[0]} 1"),
+        ("shop:8", of_this_process()),
+    ):
+        consumer.call(Claim("orders", 1, 60_000, holder))
+        report = Report({holder: ["orders"]}, origin=origin)
+        consumer.call(put_report(report_id(holder, origin), report))
+
+    def states() -> list[str | None]:
+        found = expect(Found, admin.call(Find("orders", ["a", "b"])))
+        return [message and message.state for message in found.messages]
+
+    asyncio.run(end_leases_of_dead(consumer.acall, ["orders"]))
+    assert states() == ["leased", "leased"]
+    asyncio.run(end_leases_of_dead(admin.acall, ["orders"]))
+    assert states() == ["ready", "leased"]
+    close_lane(admin)
+
+
 ORDERS = Report({"shop:7": ["orders"]}, supervised=True)
 
 
@@ -196,6 +231,7 @@ def test_a_worker_writes_nothing_else_to_the_register(server: Client, consumer: 
         change(report, items=[change(item, headers={"a": "x" * 60_000})]),
         put_report("shop:7", Report({"shop:7": ["mails"]})),
         put_report("shop:7", Report({"shop:7": [f"q{n}" for n in range(20_000)]})),
+        put_report("shop:7", Report({"shop:7": ["orders"]}, origin="x" * 1_000)),
         Purge(REGISTER, "delayed"),
         Purge(REGISTER, "dead", ids=["shop:7"]),
         Cancel(REGISTER, ["shop:7", "shop:8"]),

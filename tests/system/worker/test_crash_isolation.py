@@ -155,20 +155,22 @@ def alone(*queues: bide.Queue) -> bool:
     total = sum(queue.counts().sizes.total for queue in queues)
     return len(dues) + 1 == total and all(due > time.time() * 1000 + 200 for due in dues)
 
-app.handler("q", lease="1500ms")(handle)
-app.handler("r", lease="1500ms")(handle)
+app.handler("q", lease="LEASE")(handle)
+app.handler("r", lease="LEASE")(handle)
 """
 
 
 @pytest.mark.process
-def test_a_poison_message_takes_nobody_with_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lease", ["1500ms", "10m"])
+def test_a_poison_message_takes_nobody_with_it(tmp_path: Path, lease: str) -> None:
+    """Whether the leases of the dead lapse, or the next process ends them."""
     url = f"sqlite:///{tmp_path / 'bide.db'}"
     with bide.Queue("q", url) as queue, bide.Queue("r", url) as other:
         for number in range(3):
             queue.put("innocent", id=f"q-{number}", attempts=3)
             other.put("innocent", id=f"r-{number}", attempts=3)
         queue.put("poison", id="poison", attempts=3)
-        with worker(tmp_path, POISON):
+        with worker(tmp_path, POISON.replace("LEASE", lease)):
             wait_for(lambda: other.counts().flow.acked == 3, tmp_path)
             wait_for(lambda: queue.counts().flow.acked == 3, tmp_path)
             wait_for(lambda: queue.counts().sizes.dead == 1, tmp_path)

@@ -63,5 +63,6 @@ def test_a_tick_that_was_killed_is_run_again_and_the_schedule_goes_on(
         assert begin[1] == end[1]
     with bide.Queue("reports", f"sqlite:///{tmp_path / 'bide.db'}") as reports:
         assert reports.audit()
-        assert reports.counts().flow.lapsed == 1
+        flow = reports.counts().flow
+        assert flow.lapsed + flow.retried == 1  # it lapsed, or the next process was faster
         assert not reports.counts().sizes.dead

@@ -13,6 +13,7 @@ from bide.observing.heartbeat import (
     REMEMBER_SECONDS,
     SILENT,
     WINDOW_BEATS,
+    Busy,
     LastMinute,
     Report,
     delete_report,
@@ -20,7 +21,7 @@ from bide.observing.heartbeat import (
 )
 from bide.observing.sample import Lateness, Sample, Worker, take_sample
 from bide.observing.tally import Histogram, Tally
-from bide.observing.workers import STOPS
+from bide.observing.workers import STOPS, list_workers
 from bide.undoing.steps import forget_changes
 
 START = 1_700_000_000_000
@@ -169,6 +170,21 @@ def test_who_replaces_a_process_is_not_said_by_another_namespace() -> None:
     for registers in ((REGISTER, evil), (evil, REGISTER)):
         sample = store.look("orders", "a/orders", registers=registers)
         assert (sample.workers["web1:7"].stops, sample.partly) == (STOPS, False)
+
+
+def test_of_two_processes_of_one_name_the_living_one_says_how_busy_it_is() -> None:
+    """As in a container that was killed and started again: the report of the dead one is there."""
+    store = Store()
+    for number in (2, 1):  # the ids have another order than the reports
+        busy = {"orders": Busy(4, number, f"order-{number}", store.now)}
+        store.do(put_report(f"web1:7 {number}", Report({"web1:7": ["orders"]}, busy=busy)))
+        store.now += 5_000
+    for _ in range(2):
+        steps = list_workers([REGISTER], store.now)
+        listed = run_steps(steps, lambda command: store.engine.execute([command], store.now)[0])
+        (worker,) = listed.workers
+        assert (worker.busy["orders"].longest, worker.silent) == ("order-1", None)
+        store.now += SILENT - 6_000  # then the first of them is overdue
 
 
 def test_it_is_kept_as_one_message_however_often_it_is_said() -> None:

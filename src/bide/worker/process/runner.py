@@ -10,6 +10,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 
 from bide.consuming.consumer import Consumer
+from bide.consuming.dead_holders import end_leases_of_dead
 from bide.consuming.declared_settings import apply_declared
 from bide.consuming.graceful_stop import stop
 from bide.consuming.isolation import CrashIsolation
@@ -24,7 +25,8 @@ from bide.logs import logger
 from bide.model.errors import InvalidArgument
 from bide.observing.exporting import exporting, for_threads
 from bide.observing.families import WORKER, Metric, worker_metrics
-from bide.observing.heartbeat import Heartbeat, Report
+from bide.observing.heartbeat import Heartbeat, Report, report_id
+from bide.observing.process_origin import of_this_process
 from bide.observing.recorder import PastRecorder
 from bide.observing.store_counts import counts_of
 from bide.observing.tally import Tally
@@ -208,14 +210,27 @@ class Runner:
         watch = LoopWatch()
         began = self.app.clock.now()
         gaps: dict[str, list[Span]] = {}  # by queue: when no worker ran before this one began
+        origin = of_this_process()
 
         def report() -> Report:
             busy = {queue: consumer.busy() for queue, consumer in self.consumers.items()}
             return Report(
-                {holder: list(busy)}, busy=busy, supervised=self.supervised, began=began, gaps=gaps
+                {holder: list(busy)},
+                busy=busy,
+                supervised=self.supervised,
+                began=began,
+                gaps=gaps,
+                origin=origin,
             )
 
-        heartbeat = Heartbeat(store_client.lane, store_client.clock, holder, report, self.tallies)
+        heartbeat = Heartbeat(
+            store_client.lane,
+            store_client.clock,
+            report_id(holder, origin),
+            report,
+            self.tallies,
+            partial(end_leases_of_dead, store_client.lane.acall, self._queues),
+        )
         chores: list[asyncio.Task[None]] = []  # of the process; each consumer has its own, too
         try:
             handled = [self.app.queue_handlers[queue] for queue in self._queues]
