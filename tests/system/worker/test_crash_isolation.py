@@ -178,4 +178,4 @@ def test_a_poison_message_takes_nobody_with_it(tmp_path: Path, lease: str) -> No
         assert letter.id == "poison"
         assert [failure.lapsed for failure in letter.failures] == [True] * 3
         assert (queue.counts().sizes.total, other.counts().sizes.total) == (1, 0)
-    assert log(tmp_path).count("has died") == 3
+    assert log(tmp_path).count("has died (") == 3
