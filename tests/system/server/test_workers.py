@@ -190,7 +190,7 @@ def test_a_worker_ends_leases_of_the_dead_if_its_token_may(
 
     def states() -> list[str | None]:
         found = expect(Found, admin.call(Find("orders", ["a", "b"])))
-        return [message and message.state for message in found.messages]
+        return [None if message is None else message.state for message in found.messages]
 
     asyncio.run(end_leases_of_dead(consumer.acall, ["orders"]))
     assert states() == ["leased", "leased"]
