@@ -164,11 +164,15 @@ class Batching:
             del self._gathering[loop]
         if batch.timer is not None:
             batch.timer.cancel()
+        if batch.call is not None:
+            return
         for member in batch.members:
-            if batch.call is None and member.handling.stopping and not member.outcome.done():
+            if member.handling.stopping and not member.outcome.done():
                 member.outcome.set_result(asyncio.CancelledError())
-        if batch.call is None and batch.members:
-            batch.call = loop.create_task(self._call(list(batch.members)), name=self.name)
+        # Of one whose lease was lost just now, the task has not left yet.
+        wanted = [member for member in batch.members if not member.outcome.done()]
+        if wanted:
+            batch.call = loop.create_task(self._call(wanted), name=self.name)
 
     async def _call(self, members: Sequence[Member]) -> None:
         """Call the function for a batch, and hand each member its outcome, whatever happens."""
