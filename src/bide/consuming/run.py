@@ -132,7 +132,7 @@ class Threads:
 
 def _call(handling: Handling) -> None:
     """Call a plain handler in this thread; keep what it returns."""
-    if handling.stopping:  # it has waited for this thread
+    if handling.stopping or handling.outcome_ignored:  # it has waited for this thread
         raise asyncio.CancelledError
     CURRENT.set(handling)
     handling.thread = get_ident()

@@ -6,13 +6,15 @@ from contextvars import copy_context
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from bide.consuming.run import Threads
 from tests.waiting import until
 
 
 def call_of(function: Any) -> Any:
     """Return a delivery whose handler is a function without arguments."""
-    one = SimpleNamespace(returned=None, stopping=False, thread=None)
+    one = SimpleNamespace(returned=None, stopping=False, outcome_ignored=False, thread=None)
     one.handler = SimpleNamespace(name="handler", call=lambda _: function())
     return one
 
@@ -47,3 +49,32 @@ def test_a_call_that_comes_with_the_end_of_a_job_waits_for_no_other_handler() ->
             threads.close()
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("reason", ["stopping", "outcome_ignored"])
+def test_a_call_that_is_no_longer_wanted_when_it_gets_a_thread_never_begins(reason: str) -> None:
+    async def story() -> None:
+        loop, threads = asyncio.get_running_loop(), Threads(1)
+        began, may_end = asyncio.Event(), threading.Event()
+        calls: list[str] = []
+        errors: asyncio.Queue[BaseException | None] = asyncio.Queue()
+
+        def occupy() -> None:
+            loop.call_soon_threadsafe(began.set)
+            may_end.wait()
+
+        def ended(_: Any, error: BaseException | None) -> None:
+            errors.put_nowait(error)
+
+        unwanted = call_of(lambda: calls.append("unwanted"))
+        threads.call(call_of(occupy), copy_context(), ended)
+        threads.call(unwanted, copy_context(), ended)
+        await began.wait()
+        setattr(unwanted, reason, True)
+        may_end.set()
+        assert await errors.get() is None
+        assert isinstance(await errors.get(), asyncio.CancelledError)
+        assert calls == []
+        threads.close()
+
+    asyncio.run(asyncio.wait_for(story(), 60))
