@@ -535,11 +535,20 @@ class Consumer(Claimer):
         self._changed.set()
 
     def _out_of_time(self, handling: Handling) -> None:
-        """Interrupt an async handler at its timeout; a plain one cannot be interrupted."""
-        if handling.outcome_ignored or handling.stopping or handling not in self.running:
+        """Interrupt an async handler at its timeout; a plain one cannot be interrupted.
+
+        One whose lease was lost counts as stuck from now on.
+        """
+        if handling not in self.running:
             return
+        if handling.stopping and handling.handler.is_async:
+            return  # it cleans up; `_give_up` is called in time
         handling.timed_out = True
-        if handling.handler.is_async:
+        if handling.outcome_ignored:
+            return
+        if handling.stopping:
+            self._give_up(handling)
+        elif handling.handler.is_async:
             handling.cancel()
             fail = partial(self._fail_runaway, handling)
             handling.timers += (self._clock.call_later(self._loop, CLEANUP, fail),)
@@ -586,7 +595,7 @@ class Consumer(Claimer):
                 handling.timers += (self._clock.call_later(self._loop, CLEANUP, give_up),)
 
     def _give_up(self, handling: Handling) -> None:
-        """Wait no longer for an async handler that was asked to stop."""
+        """Wait no longer for a handler that was asked to stop."""
         if handling.outcome_ignored or handling not in self.running:
             return
         handling.took = self._clock.monotonic() - handling.began
@@ -596,8 +605,8 @@ class Consumer(Claimer):
             logging.ERROR,
             handling,
             "stopping",
-            "%s is still running after it was asked to stop, and keeps its slot; it must raise "
-            "asyncio.CancelledError again",
+            "%s is still running after it was asked to stop, and keeps its slot. Let it check "
+            "delivery.lost; an async one must raise asyncio.CancelledError again",
             handling.handler.name,
         )
 

@@ -234,9 +234,9 @@ class Handling(Delivery):
 
     @property
     def overran(self) -> bool:
-        """Whether it goes on after it was given up: at its timeout, or when it was to stop.
+        """Whether it goes on though it was given up: past its timeout, or when it was to stop.
 
-        What it raises does not count.
+        What it raises does not count. One whose lease was lost has until its timeout to end.
         """
         return (self.timed_out or self.stopping) and self.outcome_ignored
 

@@ -11,7 +11,7 @@ import pytest
 
 import bide
 from bide.consuming.consumer import STUCK
-from bide.model.commands import Ack, Extend, Release
+from bide.model.commands import Ack, Cancel, Extend, Release
 from tests.system.worker.processes import children, log, wait_for, worker
 from tests.system.worker.worker_app import PATIENCE, Scene, entered, more, until
 
@@ -419,6 +419,43 @@ def test_a_queue_without_a_place_left_is_stuck_until_one_returns(
 
     scene.play(story())
     assert caplog.text.count("2 of 2 slots are taken this way") == 1
+
+
+@pytest.mark.parametrize("why", ["released", "cancelled"])
+def test_a_plain_handler_that_hangs_is_stuck_though_its_message_was_taken_away(
+    scene: Scene, why: str
+) -> None:
+    over = threading.Event()
+
+    async def story() -> None:
+        def handle(body: str) -> None:
+            over.wait(60)
+
+        scene.app.handler("q", timeout="1m", lease="6s", concurrency=1)(handle)
+        await scene.put("hangs", id="a")
+        async with scene.at_work() as runner:
+            consumer = runner.consumers["q"]
+            await until(lambda: consumer.running)
+            (handling,) = consumer.running
+            if why == "released":
+                await scene.lane.acall(Release("q", ["a"], "an operator said so"))
+                await scene.pass_time(lambda: handling.outcome_ignored)  # a beat finds out
+            else:
+                await scene.lane.acall(Cancel("q", ["a"], running=True))
+                await until(lambda: handling.stopping)
+            assert not handling.overran  # it may end by itself
+            await scene.pass_time(lambda: handling.overran, 2)  # leases are extended meanwhile
+            if why == "cancelled":
+                await until(lambda: scene.counts_in_file("q").flow.cancelled == 1)
+            scene.clock.advance(STUCK)
+            await until(lambda: runner.stuck() == ["q"])
+            over.set()
+            await until(lambda: runner.stuck() == [])
+
+    try:
+        scene.play(story())
+    finally:
+        over.set()
 
 
 FOR_EVER = """
