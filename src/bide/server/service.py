@@ -19,7 +19,7 @@ from bide.lane.steps import arun_steps
 from bide.logs import logger
 from bide.model.commands import Claim, Command, Count, History, Lease, Queues
 from bide.model.ended import end_of
-from bide.model.errors import BideError, StoreError
+from bide.model.errors import BideError, StoreUnavailable
 from bide.model.internal_queues import InternalQueue
 from bide.model.limits import MAX_TALLIES, WAITING_BYTES
 from bide.model.replies import Claimed, Counts, Explained, Reply, expect
@@ -63,13 +63,13 @@ WRITE_USES_EVERY = 10.0
 
 
 SHARED_ERROR_SECONDS = 2.0
-"""Seconds for which all event streams share the error of a store that failed."""
+"""Seconds for which all event streams share the error of a store that is away."""
 
 
 class FailedLook(NamedTuple):
-    """A look of an event stream at the store that failed."""
+    """A look of an event stream at the store that failed because the store is away."""
 
-    error: StoreError
+    error: StoreUnavailable
     failed_at: float
     """In seconds of the monotonic clock."""
 

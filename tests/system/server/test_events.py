@@ -14,8 +14,9 @@ import pytest
 
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Command, Count, Put
-from bide.model.errors import StoreUnavailable
+from bide.model.errors import AccessDenied, StoreCorrupt, StoreError, StoreUnavailable
 from bide.model.message import Item
+from bide.model.replies import Counts
 from bide.observing.heartbeat import Report, put_report
 from bide.observing.tally import Histogram
 from bide.server.access import admission
@@ -249,6 +250,32 @@ def test_all_streams_learn_at_once_that_the_store_is_away(client: Client) -> Non
         assert "does not answer" in stream.until("problem")["detail"]
         service.failed_look = None
         stream.until("tick")
+
+
+@pytest.mark.parametrize("error", [AccessDenied("not for you"), StoreCorrupt("one record")])
+def test_an_error_about_one_stream_is_not_reported_by_another(
+    client: Client, monkeypatch: pytest.MonkeyPatch, error: StoreError
+) -> None:
+    service = client.app.service
+    counts_of = service.counts
+
+    async def counts(queue: str) -> Counts:
+        if queue == "mail":
+            raise error
+        return await counts_of(queue)
+
+    monkeypatch.setattr(service, "counts", counts)
+    for queue in ("orders", "mail"):
+        client.put(f"/v1/queues/{queue}/messages/a", {"body": 1})
+    with (
+        listening(client, "counts=0.01&prefix=mail") as refused,
+        listening(client, "counts=0.01&prefix=orders") as stream,
+    ):
+        refused.until("problem")
+        for _ in range(3):
+            assert stream.next()[0] != "problem"
+            assert str(error) in refused.until("problem")["detail"]
+        assert service.failed_look is None
 
 
 def test_streams_share_what_they_count(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from bide.lane.steps import arun_steps
-from bide.model.errors import Closed, StoreError
+from bide.model.errors import Closed, StoreError, StoreUnavailable
 from bide.model.replies import Counts
 from bide.model.times import milliseconds
 from bide.observing.sample import Sample, Worker, take_sample
@@ -140,7 +140,9 @@ class _Stream:
         except Closed:
             return  # the server stops, which ends this stream
         except StoreError as error:
-            if failed_look is None or error is not failed_look.error:  # it is a new one
+            is_new = failed_look is None or error is not failed_look.error
+            # Any other error may be about this caller alone, such as a denied queue.
+            if is_new and isinstance(error, StoreUnavailable):
                 service.failed_look = FailedLook(error, time.monotonic())
             problem = of_bide(error, service.client_text.of(error))
             await self._send(_event("problem", problem.document))
