@@ -49,7 +49,7 @@ def test_move_takes_along_what_sources_and_servers_keep(
 ) -> None:
     orders.put(1, delay=60)
     theirs = "bide.server/tokens", "bide:source:orders:unpaid"
-    of_processes = "bide.server/pushers", "bide:stops", "bide:workers"
+    of_processes = "bide.server/pushers", "bide:recovery", "bide:stops", "bide:workers"
     for name in theirs + of_processes:
         with bide.Queue(name, url) as queue:
             queue.put(1, delay=60)

@@ -5,7 +5,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+from click.testing import CliRunner
+
 import bide
+from bide.cli import main
 from bide.consuming.overdue import GAP
 from bide.model.internal_queues import InternalQueue
 from tests.system.server.client import Client, Q
@@ -115,6 +119,23 @@ def test_a_client_of_bide_finds_the_plan_applied(client: Client) -> None:
     with bide.Queue(Q.rpartition("/")[2], client.url) as orders:
         assert orders.claim(COUNT) == []
         assert orders.counts().flow.cancelled == COUNT
+
+
+@pytest.mark.parametrize("namespace", ["shop", None])
+def test_the_internal_queues_can_be_listed_and_searched_after_a_recovery(
+    serve: Serve, make_token: Callable[..., str], namespace: str | None
+) -> None:
+    server = serve(auth="required")
+    admin = server.with_token(make_token(namespace, "admin"))
+    put_late(admin)
+    admin.send("PATCH", Q, {"overdue": "drop 1h"})
+    assert admin.post(f"{Q}/claim", {}).json["messages"] == []
+    listed = admin.get("/v1/queues?prefix=bide:").json["queues"]
+    assert InternalQueue.RECOVERY.value not in listed
+    assert admin.get("/v1/search?queue=bide:&id=x").json["messages"] == []
+    url = server.url.replace("://", f"://:{admin.token}@")
+    shown = CliRunner().invoke(main, ["queues", "--url", url, "--all"])
+    assert (shown.exit_code, "orders" in shown.output) == (0, True), shown.output
 
 
 def test_claims_go_on_while_there_is_no_gap(client: Client) -> None:

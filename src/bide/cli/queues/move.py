@@ -95,6 +95,7 @@ _QUEUES_THAT_STAY = (
     InternalQueue.STOPS,
     InternalQueue.UNDO,
     InternalQueue.MOVE,
+    InternalQueue.RECOVERY,
     InternalQueue.PAST,
     InternalQueue.PUSHERS,
     InternalQueue.KEYS,

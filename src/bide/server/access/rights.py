@@ -35,6 +35,9 @@ ALL_QUEUES = ("*",)
 
 PAST_PATH = "/v1/queues/{queue}/past"
 
+_UNLISTED = (InternalQueue.WORKERS, InternalQueue.RECOVERY, InternalQueue.PAST)
+"""Internal queues that have a way in of their own, or none."""
+
 _PATTERN = re.compile(r"[A-Za-z0-9_.:*-]{1,128}")
 
 _RIGHT_OF_COMMAND: dict[type[cmd.Command], Right] = {
@@ -241,14 +244,15 @@ class Caller(msgspec.Struct, frozen=True):
     def own(self, full: str) -> str | None:
         """Return the caller's name of a queue, `None` if the caller may not see the queue.
 
-        Registers of workers, and the record of the past, are not listed among the queues of anyone.
+        Registers of workers, the records of who recovers a queue, and the record of the past are
+        not listed among the queues of anyone.
 
         Args:
             full: the full name of the queue.
         """
         namespace, _, queue = full.rpartition("/")
         is_foreign = namespace == SERVER_NAMESPACE or self.namespace not in (None, namespace)
-        if is_foreign or internal_queue(full) in (InternalQueue.WORKERS, InternalQueue.PAST):
+        if is_foreign or internal_queue(full) in _UNLISTED:
             return None
         name = full if self.namespace is None else queue
         return name if self.sees(name) else None
