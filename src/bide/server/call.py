@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 from bide.lane.steps import Steps, arun_steps
 from bide.model.commands import Command, Queues
 from bide.model.identity import actor_of
-from bide.model.internal_queues import is_listed
+from bide.model.internal_queues import internal_queue, is_listed
 from bide.model.message import Message
 from bide.model.replies import Found, Names, Page, Reply, expect
 from bide.queue.command_builder import CommandBuilder
 from bide.server import wire
-from bide.server.access.rights import Caller
+from bide.server.access.rights import Caller, is_for_admins
 from bide.server.http.client_address import network_of
 from bide.server.limits.gate import Visit
 from bide.server.limits.open_calls import LongCalls
@@ -61,8 +61,15 @@ class ApiCall:
 
     @cached_property
     def arguments(self) -> CommandBuilder:
-        """The builder of commands for the queue."""
+        """The builder of commands for the queue.
+
+        Raises:
+            AccessDenied: the rights are not for this queue, or not for an internal one.
+        """
         queue = self.visit.caller.full(self.request.queue)
+        only_reads = self.request.operation.right in ("read", "bodies")
+        if is_for_admins(internal_queue(queue), only_reads=only_reads):
+            self.visit.caller.need("admin")
         service = self.service
         return _arguments_of(queue, service.settings.max_body, self.actor, service.clock.now)
 

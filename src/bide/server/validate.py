@@ -64,11 +64,8 @@ async def check(
         queue = check_queue(caller.prefix(command.queue))
         if internal is InternalQueue.WORKERS:
             check_heartbeat(command, caller)
-    if internal is not None and isinstance(command, cmd.CloseGroup):
-        # Quotas do not count what is in some of these queues.
-        raise InvalidArgument(
-            f"queue={command.queue!r} is one of bide's own: its messages are in no groups"
-        )
+    if isinstance(command, cmd.CloseGroup):
+        check_has_groups(command.queue)
     await check_values(command, pause)
     _check_versions(command, caller)
     _check_combinations(command)
@@ -80,6 +77,18 @@ async def check(
         await pause(len(command.data or b""))
         _check_edit(command, max_body)
     return queue
+
+
+def check_has_groups(queue: str) -> None:
+    """Check that groups of a queue can be closed.
+
+    Raises:
+        InvalidArgument: it is an internal queue; quotas do not count what is in some of these.
+    """
+    if internal_queue(queue) is not None:
+        raise InvalidArgument(
+            f"queue={queue!r} is one of bide's own: its messages are in no groups"
+        )
 
 
 def _check_versions(command: cmd.Command | Bulk | Undo | PastCommand, caller: Caller) -> None:

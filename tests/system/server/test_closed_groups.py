@@ -61,6 +61,8 @@ def test_no_group_is_closed_where_quotas_do_not_count(
     command = {"command": "close_group", "queue": queue, "group": "g", "keep": 1_000}
     reply = client.post("/v1/batch", {"commands": [command]})
     assert (reply.status, "in no groups" in reply.json["detail"]) == (400, True)
+    reply = client.post(f"/v1/queues/{queue}/close-group", {"group": "g"})
+    assert (reply.status, "in no groups" in reply.json["detail"]) == (400, True)
 
 
 def test_who_may_only_put_closes_no_group(serve: Serve, make_token: Any) -> None:

@@ -290,6 +290,32 @@ def test_a_worker_of_some_queues_still_says_that_it_is_there(
     assert two_queues("read").post("/v1/batch", {"commands": [look]}).status == 403
 
 
+def test_the_orders_in_internal_queues_are_written_by_admins_alone(
+    serve: Serve, make_token: Any
+) -> None:
+    server = serve(auth="required", push=False)
+    others = server.with_token(make_token("shop", rights=["put", "change", "consume", "read"]))
+    admin = server.with_token(make_token("shop", "admin"))
+    for queue in ("bide:stops", "bide:declared", "bide:workers"):
+        path = f"/v1/queues/{queue}"
+        message = f"{path}/messages/orders"
+        bulk = {"command": "bulk", "queue": queue, "undo": "0" * 26, "ids": ["orders"]}
+        for client, status in ((others, 403), (admin, 200)):
+            replies = [
+                client.put(message, {"body": {"limit": 3}, "delay": "1h"}),
+                client.post(f"{path}/put", {"messages": [{"id": "mail", "body": 1}]}),
+                client.send("PATCH", message, {"priority": 1}),
+                client.post(f"{path}/claim", {}),
+                client.post("/v1/batch", {"commands": [{**bulk, "verb": "reschedule"}]}),
+                client.send("DELETE", message),
+            ]
+            statuses = [200 if reply.status == 201 else reply.status for reply in replies]
+            assert statuses == [status] * len(replies), (queue, client is admin, statuses)
+    assert others.get("/v1/queues/bide:stops/messages").status == 403
+    assert others.get("/v1/queues/bide:declared/messages").status == 200
+    assert others.put("/v1/queues/bide:move/messages/a", {"body": 1}).status == 201
+
+
 @pytest.mark.parametrize(
     ("pattern", "queue", "fits"),
     [

@@ -38,6 +38,10 @@ PAST_PATH = "/v1/queues/{queue}/past"
 _UNLISTED = (InternalQueue.WORKERS, InternalQueue.RECOVERY, InternalQueue.PAST)
 """Internal queues that have a way in of their own, or none."""
 
+_WRITTEN_BY_ADMINS = (InternalQueue.STOPS, InternalQueue.DECLARED)
+"""Internal queues in which a message is an order of an admin: to replace a process, or to change
+the settings of a queue."""
+
 _PATTERN = re.compile(r"[A-Za-z0-9_.:*-]{1,128}")
 
 _RIGHT_OF_COMMAND: dict[type[cmd.Command], Right] = {
@@ -98,6 +102,8 @@ def rights_of(
         ('consume',)
     """
     match command:
+        case Bulk() | Undo() if internal in _WRITTEN_BY_ADMINS:
+            return ("admin",)
         case Bulk():
             return (RIGHT_OF_VERB[command.verb],)
         case Undo():
@@ -121,6 +127,27 @@ def rights_of(
     if isinstance(command, cmd.Put) and command.on_conflict == "replace":
         return ("put", "change")
     return (_RIGHT_OF_COMMAND[type(command)],)
+
+
+def is_for_admins(internal: InternalQueue | None, *, only_reads: bool) -> bool:
+    """Tell whether an operation on the queue in its path is for admins, whatever its own right is.
+
+    What workers and supervisors send to internal queues, they send in batches, where `rights_of`
+    and `check_heartbeat` see each command. Everything else there is for admins, as in a batch.
+
+    Args:
+        internal: the internal queue that the path names; `None`: a queue of users.
+        only_reads: whether the operation changes nothing.
+
+    Example:
+        >>> is_for_admins(InternalQueue.DECLARED, only_reads=False), is_for_admins(
+        ...     None, only_reads=False
+        ... )
+        (True, False)
+    """
+    if internal is InternalQueue.STOPS:
+        return True
+    return not only_reads and internal in (InternalQueue.DECLARED, InternalQueue.WORKERS)
 
 
 class Caller(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from bide.server import wire
 from bide.server.call import ApiCall
 from bide.server.operation import QUEUE, Routes
 from bide.server.problem import invalid
+from bide.server.validate import check_has_groups
 
 route = Routes("groups")
 
@@ -78,6 +79,7 @@ async def close_group(call: ApiCall, content: CloseGroupRequest) -> GroupClosing
     The group is closed by the first request, which cancels up to 1,000 messages; repeat it while
     `more` is true. To repeat it is safe. What would come back to wait in the group is cancelled.
     """
+    check_has_groups(call.request.queue)
     command = call.arguments.close_group(content.group, content.keep)
     (closed,) = (await call.ask(GroupsClosed, command)).groups
     cancel = Cancel(
