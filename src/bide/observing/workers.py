@@ -37,6 +37,8 @@ STOPS = InternalQueue.STOPS.value
 VALID_MS = 60_000
 """Milliseconds after which a request is void: the name may belong to another process by then."""
 
+_UNKNOWN_USER = "an unknown user"
+
 
 class WorkerProcess(msgspec.Struct, frozen=True, omit_defaults=True):
     """A worker process, as its last report says."""
@@ -139,15 +141,21 @@ def take_requests(holders: list[str]) -> Steps[dict[str, str]]:
 
 
 def _requester(message: Message) -> str | None:
-    """Return who made a request, "an unknown user" if that is missing; `None` if it is void."""
+    """Return who made a request, "an unknown user" if that is missing; `None` if it is void.
+
+    A server may withhold the body. The request counts: it is deleted, so no other supervisor finds
+    it.
+    """
     if message.state != "delayed":
         return None
+    if not message.data:
+        return _UNKNOWN_USER
     try:
         request: Any = msgspec.json.decode(message.data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     name = request.get("actor") if isinstance(request, dict) else None
-    return name if isinstance(name, str) else "an unknown user"
+    return name if isinstance(name, str) else _UNKNOWN_USER
 
 
 MOST_GAPS = 5

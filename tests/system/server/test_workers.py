@@ -14,6 +14,7 @@ from bide.cli import main
 from bide.consuming.dead_holders import end_leases_of_dead
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
+from bide.lane.steps import run_steps
 from bide.model.commands import (
     Cancel,
     Claim,
@@ -38,7 +39,7 @@ from bide.observing.heartbeat import (
     report_id,
 )
 from bide.observing.process_origin import UNKNOWN, of_this_process
-from bide.observing.workers import STOPS
+from bide.observing.workers import STOPS, take_requests
 from bide.server.limits import quotas
 from bide.server.settings import Quota
 from bide.testing.hooks import lane_of
@@ -216,6 +217,16 @@ def test_a_worker_reports_and_withdraws_its_report(server: Client, consumer: Lan
     assert expect(Outcomes, consumer.call(put_report("shop:7", ORDERS))).outcomes[0]
     assert expect(Affected, consumer.call(Purge(REGISTER, "ready"))).count == 0
     assert expect(Outcomes, consumer.call(delete_report("shop:7"))).outcomes[0]
+
+
+def test_a_supervisor_that_may_only_consume_takes_requests(
+    server: Client, make_token: Any, consumer: Lane
+) -> None:
+    admin = server.with_token(make_token("shop", "admin", name="ann"))
+    consumer.call(put_report("shop:7", ORDERS))
+    assert admin.post("/v1/workers/shop:7/stop", {}).status == 202
+    assert run_steps(take_requests(["shop:7", "shop:8"]), consumer.call) == {"shop:7": "ann"}
+    assert run_steps(take_requests(["shop:7"]), consumer.call) == {}
 
 
 def test_a_worker_writes_nothing_else_to_the_register(server: Client, consumer: Lane) -> None:

@@ -405,6 +405,13 @@ def test_a_request_that_is_too_old_is_void() -> None:
     assert store.take("web1:7") == {}
 
 
+def test_a_request_without_its_body_counts() -> None:
+    """A server may withhold it, and the request is gone once it is taken."""
+    store = Store()
+    store.lane.call(Put(STOPS, [Item("web1:7", b"", delay=60_000)]))
+    assert store.take("web1:7") == {"web1:7": "an unknown user"}
+
+
 def test_a_request_outlives_a_look_at_a_store_that_is_away() -> None:
     store = Store()
     store.ask("web1:7", None)

@@ -12,7 +12,7 @@ from bide.model import commands as cmd
 from bide.model.ended import PENDING
 from bide.model.errors import BideError, OutcomeUnknown
 from bide.model.identity import actor_of
-from bide.model.internal_queues import InternalQueue
+from bide.model.internal_queues import InternalQueue, internal_queue
 from bide.model.limits import MAX_BATCH_MESSAGES
 from bide.model.message import withheld
 from bide.model.past import Past, PastCommand
@@ -32,6 +32,10 @@ from bide.server.routes.undoing import execute
 from bide.server.service import own_names
 
 route = Routes("batch")
+
+_WITHOUT_BODIES = (InternalQueue.WORKERS, InternalQueue.STOPS)
+"""What is in these internal queues is shown to those who may find it, without the right `bodies`:
+a supervisor reads who wants its process replaced."""
 
 
 class About(msgspec.Struct):
@@ -233,8 +237,8 @@ async def _shown(reply: Any, caller: Caller, client_text: ClientText, pause: Pau
             messages = []
             for message in reply.messages:
                 if message is not None:
-                    # A report of a worker contains no body of a user.
-                    if hides and not InternalQueue.WORKERS.matches(message.queue):
+                    # Reports of workers and requests to stop them contain no body of a user.
+                    if hides and internal_queue(message.queue) not in _WITHOUT_BODIES:
                         message = withheld(message)
                     queue = message.queue.removeprefix(namespace_prefix)
                     message = msgspec.structs.replace(message, queue=queue)
