@@ -67,6 +67,8 @@ def to_line(message: Message) -> str:
             expires=successor.expires,
             headers=successor.headers,
             failures=(),
+            planned=None,
+            asked=None,
             created=successor.created,
             rule=successor.rule,
             run=successor.run,
@@ -74,15 +76,16 @@ def to_line(message: Message) -> str:
         )
     # A running attempt is not counted: it ends in this store.
     running_attempts = 1 if message.state == "leased" else 0
+    is_dead = message.state == "dead"
     line = _Line(
         id=message.id,
         due=message.due,
         queue=message.queue,
-        expires=message.expires,
+        expires=message.expires_elsewhere(dead=is_dead),
         attempt=message.attempt - running_attempts,
         headers=message.headers,
         failures=message.failures,
-        died=message.ended if message.state == "dead" else None,
+        died=message.ended if is_dead else None,
         created=message.created or 0,
         rule=message.rule,
         run=message.run,

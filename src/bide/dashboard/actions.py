@@ -536,6 +536,7 @@ async def _copy(view: PageView, ids: list[str]) -> Result:
         created=None,
         at=at,
         delay=new_time.delay,  # without effect if `at` is set
+        expires=original.as_edited().expires,
         attempt=0,
         rule=rule.text,
         run=None,

@@ -373,7 +373,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
             at=self.due,
             delay=0,
             priority=self.priority,
-            expires=self.expires,
+            expires=self.expires_elsewhere(dead=died is not None),
             attempts=self.attempts,
             group=self.group,
             headers=self.headers,
@@ -384,6 +384,18 @@ class Message(msgspec.Struct, frozen=True, gc=False):
             rule=self.rule,
             run=self.run,
         )
+
+    def expires_elsewhere(self, *, dead: bool) -> int | None:
+        """Return `expires` for a put of the message that leaves out `planned`.
+
+        A message that was put off has less of it left, and expires when it would have. A dead
+        letter and one that repeats have all of it: it counts again after a revival, and for each
+        run, where nothing says any more that this is the rest.
+
+        Args:
+            dead: whether it is put as a dead letter.
+        """
+        return self.as_edited().expires if dead or self.repeats else self.expires
 
     def with_rule(self, rule: str | None, run: str | None) -> "Message":
         """Return the message with a rule for its time, and a run; most messages have neither.

@@ -193,6 +193,17 @@ def test_a_copy_has_all_but_the_id(ann: Visitor, orders: bide.Queue, stage: Stag
     assert orders.counts().sizes.ready == 1
 
 
+def test_a_copy_of_what_a_retry_has_put_off_has_its_whole_expiry(
+    ann: Visitor, orders: bide.Queue
+) -> None:
+    orders.put(1, id="a", expires=60)
+    orders.claim(1)[0].retry(delay=90, reason="down")
+    said(ann.do("copy", queue="orders", id="a", new="b"))
+    message = orders.get("b")
+    assert message is not None
+    assert message.expires == 60_000
+
+
 def test_release_ends_a_lease(ann: Visitor, orders: bide.Queue) -> None:
     orders.put(1, id="a")
     (delivery,) = orders.claim(1)
