@@ -293,7 +293,7 @@ class Survey:
         lateness = self.now - planned
         report.late[sum(lateness >= bound for bound in LATENESS)] += 1
         report.oldest = planned if report.oldest is None else min(report.oldest, planned)
-        if message.rule is not None:
+        if message.repeats:
             report.repeating += 1
         if message.group is not None:
             self._groups[message.group] += 1
@@ -302,13 +302,13 @@ class Survey:
         elif self._supersedes(message):
             group, place = message.group or "", _Place.of(message)
             self._latest[group] = max(place, self._latest.get(group, place))
-        elif message.rule is not None or lateness <= self._latest_ms:
+        elif message.repeats or lateness <= self._latest_ms:
             self._ungrouped[message.priority] += 1
 
     def _supersedes(self, message: Message) -> bool:
         """Return whether of the group of a message only the latest one is kept."""
         keeps_latest = self.plan is not None and self.plan.latest_of_group
-        return keeps_latest and message.group is not None and message.rule is None
+        return keeps_latest and message.group is not None and not message.repeats
 
     @property
     def kept(self) -> Counter[int]:
@@ -330,7 +330,7 @@ class Survey:
             return "fresh"
         if _is_expired(message, self.now):
             return "expired"
-        if message.rule is not None:
+        if message.repeats:
             return "kept"
         if self.now - planned_of(message) > self._latest_ms:
             return "dropped"
@@ -350,7 +350,7 @@ def _is_expired(message: Message, now: int) -> bool:
         (False, True)
     """
     return (
-        message.rule is None and message.expires is not None and now > message.due + message.expires
+        not message.repeats and message.expires is not None and now > message.due + message.expires
     )
 
 
@@ -425,7 +425,7 @@ class Places:
             self._next_places[message.priority] = place + 1
             due = self._start + self._offset_of(place)
         # A message that would expire before its new due time keeps the old one.
-        if message.rule is None and message.expires is not None:
+        if not message.repeats and message.expires is not None:
             due = due if due <= message.due + message.expires else message.due
         priority = 0 if self._plan.fresh_first else message.priority
         return Move(message, "kept", due, priority)

@@ -9,6 +9,8 @@ import bide
 from bide.model.limits import MAX_PLAN
 from bide.model.message import Message
 from bide.model.recovery import LATENESS, Move, Places, Recovered, Recovery, Survey, moves, plan_of
+from bide.model.runs import Run
+from bide.model.time_rule import TimeRule
 
 NOW = 1_700_000_000_000
 MINUTE = 60_000
@@ -29,6 +31,9 @@ def told(messages: list[Message], **plan: Any) -> dict[str, str | int]:
         found[move.message.id] = stays if move.fate == "kept" else move.fate
     return found
 
+
+REPEATING = {"rule": '{"every":"1h"}', "run": Run(NOW - 7 * HOUR).text}
+WINDOW = TimeRule(window=bide.Window("Mon-Sun", "UTC")).text
 
 GROUPED = [
     late("a1", 5 * HOUR, group="a"),
@@ -97,12 +102,23 @@ GROUPED = [
         ),
         (  # a rule says itself what becomes of missed runs
             [
-                late("a", 7 * HOUR, rule='{"every":"1h"}', group="g"),
+                late("a", 7 * HOUR, **REPEATING, group="g"),
                 late("b", HOUR, group="g"),
-                late("c", 2 * HOUR, rule='{"every":"1h"}', expires=1),
+                late("c", 2 * HOUR, **REPEATING, expires=1),
             ],
             {"drop_later_than": "6h", "latest_of_group": True, "spread": "3s"},
             {"a": 1, "b": 1_001, "c": 2_001},
+        ),
+        (  # a window or a local date is a rule, too, and says nothing of missed runs
+            [
+                late("a", 7 * HOUR, rule=WINDOW),
+                late("b", 2 * HOUR, rule=WINDOW, group="g"),
+                late("c", HOUR, group="g"),
+                late("d", HOUR, rule=WINDOW, expires=HOUR + 1),
+                late("e", HOUR, rule=WINDOW, expires=MINUTE),
+            ],
+            {"drop_later_than": "6h", "latest_of_group": True, "spread": "3s"},
+            {"a": "dropped", "b": "superseded", "c": 1, "d": "stays", "e": "expired"},
         ),
     ],
 )
@@ -168,7 +184,7 @@ def test_a_survey_counts_by_lateness_and_group() -> None:
         survey.see(late("x", ms, group="g" if ms < HOUR else "h"))
     survey.see(late("fresh", -5))
     survey.see(late("expired", HOUR, expires=1))
-    survey.see(late("repeats", HOUR, rule='{"every":"1h"}'))
+    survey.see(late("repeats", HOUR, **REPEATING))
     report = survey.counted("spread 10m")
     assert len(report.late) == len(LATENESS) + 1
     assert report.late == [2, 1, 1, 3, 2]
