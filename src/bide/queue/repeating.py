@@ -21,7 +21,7 @@ from bide.model.replies import (
     ResumeOutcome,
     RunNowOutcome,
 )
-from bide.model.runs import Run, first_run, later_runs, renewal, run_id
+from bide.model.runs import Run, delivered_run, first_run, later_runs, renewal, run_id
 from bide.model.time_rule import TimeRule, repeat_of, time_rule_of, window_of
 from bide.model.times import Moment, iso, unix
 from bide.queue.command_builder import CommandBuilder
@@ -126,7 +126,7 @@ def backfilling(
     message = yield from _repeating(builder, id)
     if message is None:
         raise InvalidArgument(f"there is no message {id!r} in queue {builder.queue!r}")
-    items = list(runs_between(message, start, end))
+    items = list(runs_between(message, start, end, builder.now()))
     return (yield from outcomes_of(*putting_runs(builder.queue, items)))
 
 
@@ -265,19 +265,19 @@ def _replanning(
     return outcome_type(*msgspec.structs.astuple(outcome))
 
 
-def runs_between(message: Message, start: int, end: int) -> Iterator[Item]:
+def runs_between(message: Message, start: int, end: int, now: int) -> Iterator[Item]:
     """Yield the runs of a message from a time on, and before another one, as messages to be put.
+
+    Those from the first one on that the message is still going to deliver are left out.
 
     Raises:
         InvalidArgument: there are too many, or its rule cannot be read here.
     """
-    rule, waiting = repeat_of(message.rule or ""), Run.of(message.run or "")
+    rule, first_own = repeat_of(message.rule or ""), _first_own_run(message, now)
+    last = end if first_own is None else min(end, first_own)
     most = min(MAX_BACKFILL, BACKFILL_BYTES // max(1, len(message.data)))
     count, at = 0, rule.after(start - 1)
-    while at is not None and at < end:
-        if at == waiting.at:  # that one is going to run by itself
-            at = rule.after(at)
-            continue
+    while at is not None and at < last:
         count += 1
         if count > most:
             raise InvalidArgument(
@@ -286,6 +286,27 @@ def runs_between(message: Message, start: int, end: int) -> Iterator[Item]:
             )
         yield _run_alone(message, at)
         at = rule.after(at)
+
+
+def _first_own_run(message: Message, now: int) -> int | None:
+    """Return the time of the first run that a message is still going to deliver itself.
+
+    As far as it is known now: which run has begun is known only where it has failed. `None`: it
+    delivers no run any more.
+    """
+    run = Run.of(message.run or "")
+    if run.held and not _goes_on(message):
+        return now + 1  # once it is resumed
+    if not _waits(message) or message.due > now:
+        return run.at
+    claimed = msgspec.structs.replace(message, attempt=message.attempt + 1)
+    earliest = time_rule_of(message.rule or "").opening(now)
+    if message.attempt == 0 or _is_over(message):
+        plan = renewal(claimed, earliest)
+        if plan is not None:
+            return None if plan.next is None else Run.of(plan.next.run).at
+    # One that has begun stays the same run, also as the dead letter that it may become.
+    return Run.of(delivered_run(claimed, earliest).run or "").at
 
 
 def _run_alone(message: Message, at: int) -> Item:

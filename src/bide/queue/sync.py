@@ -809,7 +809,8 @@ class Queue(BaseQueue):
         """Put the runs of a message that repeats whose times are in a span, such as a past one.
 
         Each is a message of its own, whose id is that of the message, "@" and the time: it is put
-        once. It does not repeat, and is due at its time: at once if that has passed.
+        once. It does not repeat, and is due at its time: at once if that has passed. Runs that the
+        message itself is still going to deliver are left out.
 
         Args:
             id: of the message that repeats.

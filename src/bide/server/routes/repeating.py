@@ -75,7 +75,7 @@ async def backfill(call: ApiCall, content: BackfillRequest) -> wire.OutcomesOut:
     pause = call.service.large_bodies.pauses()
     items: list[Item] = []
     with naming_server():
-        for item in runs_between(message, start, end):
+        for item in runs_between(message, start, end, call.arguments.now()):
             items.append(item)
             await pause()
     commands = putting_runs(call.arguments.queue, items)
