@@ -391,10 +391,11 @@ def test_an_async_handler_that_swallows_its_cancellation_is_given_up(
 def test_a_queue_without_a_place_left_is_stuck_until_one_returns(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    over = threading.Event()
+    begun, over = list[int](), threading.Event()
 
     async def story() -> None:
         def handle(body: int) -> None:
+            begun.append(body)
             over.wait(60)
 
         scene.app.handler("q", timeout="1s", concurrency=2)(handle)
@@ -402,7 +403,7 @@ def test_a_queue_without_a_place_left_is_stuck_until_one_returns(
         await scene.put(1, 2)
         async with scene.at_work() as runner:
             consumer = runner.consumers["q"]
-            await until(lambda: len(consumer.running) == 2)
+            await until(lambda: len(begun) == 2)  # one that has no thread by then never begins
             scene.clock.advance(1)
             await until(lambda: all(one.outcome_ignored for one in consumer.running))
             assert runner.stuck() == []
