@@ -133,13 +133,20 @@ class Batching:
             raise outcome
         return outcome
 
+    def begin_gathered(self) -> None:
+        """Call the function for the batch that gathers, if there is one: it will not fill up."""
+        loop = asyncio.get_running_loop()
+        if (batch := self._gathering.get(loop)) is not None:
+            self._begin(loop, batch)
+
     async def _in_batch(self, handling: Handling, body: Any) -> Any:
         """Join the batch that gathers, and return the outcome of a delivery."""
         loop = asyncio.get_running_loop()
         batch = self._gathering.get(loop)
         if batch is None:
             batch = self._gathering[loop] = Batch()
-            batch.timer = loop.call_later(self._linger, self._begin, loop, batch)
+            linger = 0 if handling.worker_leaves else self._linger
+            batch.timer = loop.call_later(linger, self._begin, loop, batch)
         member = Member(handling, body, loop.create_future())
         batch.members.append(member)
         if len(batch.members) >= self._size:
@@ -180,6 +187,8 @@ class Batching:
         try:
             outcomes = await self._called(handlings, [member.body for member in members])
         except BaseException as error:  # noqa: BLE001  (each member raises it)
+            if isinstance(error, asyncio.CancelledError) and _all_have_ended(members):
+                return  # it was cancelled since it was for nothing
             outcomes = self._failures(error, members)
         for member, outcome in zip(members, outcomes, strict=True):
             if not member.outcome.done():  # else its lease was lost meanwhile
@@ -282,12 +291,19 @@ def make_batch_handler(
         batching.name,
         batching.handle,
         is_async=True,
+        is_plain_batch=not is_coroutine_function(function),
+        begin_gathered=batching.begin_gathered,
         warn_after=seconds_of(warn_after, "warn_after"),
         retry=checked_retry(retry) or Backoff(),
         check=batching.decode,
         takes=f"list[{type_name(batching.body_type)}]",
         batch=batch,
     )
+
+
+def _all_have_ended(members: Sequence[Member]) -> bool:
+    """Return whether no member waits for its outcome."""
+    return all(member.outcome.done() for member in members)
 
 
 def _inspect(function: Callable[..., Any], name: str) -> tuple[Any, bool]:

@@ -303,10 +303,18 @@ class Consumer(Claimer):
         return not busy and all(handling.outcome_ignored for handling in self.running)
 
     def leave(self) -> None:
-        """Start nothing more; return prefetched messages to the queue."""
+        """Start nothing more; return prefetched messages to the queue; let no batch wait for more.
+
+        Call it once `claim` has ended.
+        """
         unstarted = list(self.prefetch.waiting)
         self.prefetch.waiting.clear()
         self._release(unstarted)
+        for handling in self.running:
+            handling.worker_leaves = True
+        for handler in {handling.handler for handling in self.running}:
+            if handler.begin_gathered is not None:
+                handler.begin_gathered()
 
     async def until_quiet(self) -> None:
         """Wait until all messages are settled. Cancel `claim` first."""
@@ -322,7 +330,8 @@ class Consumer(Claimer):
         """
         self._leaving = True
         for handling in self._held():
-            if interrupt and handling.handler.is_async:
+            handler = handling.handler
+            if interrupt and handler.is_async and not handler.is_plain_batch:
                 handling.cancel()
             else:
                 handling.lose()

@@ -45,6 +45,10 @@ class Handler:
     empty if every body."""
     batch: int = 1
     """How many messages one call handles at most."""
+    is_plain_batch: bool = False
+    """Whether such a call runs in a thread, where nothing can interrupt it."""
+    begin_gathered: Callable[[], None] | None = None
+    """Calls the function for the messages that wait for more of them; `None`: none waits."""
 
 
 def _left_out(handling: "Handling", report: Progress) -> None:
@@ -90,6 +94,7 @@ class Handling(Delivery):
         "timed_out",
         "timers",
         "took",
+        "worker_leaves",
     )
 
     def __init__(
@@ -143,6 +148,8 @@ class Handling(Delivery):
         """Whether it has run for longer than the timeout of its handler."""
         self.stopping = False
         """Whether the message was cancelled while its handler runs."""
+        self.worker_leaves = False
+        """Whether its worker claims nothing more: then its batch waits for nothing."""
         # How it ends.
         self.outcome_ignored = False
         """Whether the outcome of the handler no longer counts: its message is settled, or its lease

@@ -11,6 +11,7 @@ import pytest
 import bide
 from bide import InvalidArgument
 from bide.testing import ManualWorker, ScratchStore
+from bide.worker.process.runner import Runner
 from tests.system.worker.worker_app import Scene, until
 
 
@@ -336,6 +337,48 @@ def test_a_plain_batch_that_does_not_end_holds_up_nobody(scene: Scene) -> None:
         scene.play(story())  # closing its event loop waits for nothing
     finally:
         gate.set()
+
+
+def test_a_worker_that_stops_lets_no_batch_wait_for_more(scene: Scene) -> None:
+    async def story() -> None:
+        calls: list[list[str]] = []
+
+        @scene.app.handler("q", batch=10, linger="1m")
+        async def handle(bodies: list[str]) -> None:
+            calls.append(bodies)
+
+        await scene.put("a")
+        runner = Runner(scene.app, lane=scene.lane)
+        running = asyncio.create_task(runner.run())
+        await until(lambda: "q" in runner.consumers and runner.consumers["q"].running)
+        runner.stop()
+        await asyncio.wait_for(running, 30)  # less than the linger
+        assert calls == [["a"]]
+        assert (await scene.counts()).flow.acked == 1
+
+    scene.play(story())
+
+
+def test_a_plain_batch_is_told_when_the_worker_stops(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    async def story() -> None:
+        @scene.app.handler("q", batch=2, linger="10ms")
+        def handle(bodies: list[str], deliveries: list[bide.Handling]) -> None:
+            began.set()
+            if all(delivery.lost.wait(60) for delivery in deliveries):
+                ended.set()
+
+        await scene.put("a", "b")
+        async with scene.at_work(grace=0):
+            await until(began.is_set)
+        await until(ended.is_set)
+        assert (await scene.counts()).sizes.ready == 2
+
+    scene.play(story())
+    assert "a batch of 2 failed" not in caplog.text
 
 
 def too_many(bodies: list[str], deliveries: list[bide.Delivery], more: str) -> None: ...
