@@ -61,6 +61,8 @@ class Member:
     body: Any
     outcome: "asyncio.Future[Any]"
     """Gets what the function returned for it, or an exception as its result."""
+    is_called: bool = False
+    """Whether the call of its batch has its body."""
 
 
 @dataclass(eq=False)
@@ -125,8 +127,10 @@ class Batching:
     async def handle(self, handling: Handling) -> Any:
         """Handle a delivery in a batch, or alone if its message has failed before."""
         body = self.decode(handling.message)
-        if handling.message.failures:
+        if handling.message.failures and self._is_async:
             (outcome,) = await self._called([handling], [body])
+        elif handling.message.failures:
+            outcome = await self._alone(handling, body)
         else:
             outcome = await self._in_batch(handling, body)
         if isinstance(outcome, BaseException):
@@ -151,15 +155,36 @@ class Batching:
         batch.members.append(member)
         if len(batch.members) >= self._size:
             self._begin(loop, batch)
+        return await self._outcome(batch, member)
+
+    async def _alone(self, handling: Handling, body: Any) -> Any:
+        """Return the outcome of a delivery that is a batch by itself."""
+        loop = asyncio.get_running_loop()
+        member = Member(handling, body, loop.create_future())
+        batch = Batch([member])
+        self._begin(loop, batch)
+        return await self._outcome(batch, member)
+
+    async def _outcome(self, batch: Batch, member: Member) -> Any:
+        """Wait for the outcome of a member.
+
+        One that is cancelled runs until its call has ended: else another delivery of its message
+        could begin beside that.
+        """
         try:
             return await member.outcome
         finally:
-            self._leave(batch, member)
+            batch.members.remove(member)
+            self._cancel_if_unwanted(batch)
+            while member.is_called and batch.call is not None and not batch.call.done():
+                try:
+                    await asyncio.wait([batch.call])
+                except asyncio.CancelledError:  # it is cancelled already
+                    self._cancel_if_unwanted(batch)
 
-    def _leave(self, batch: Batch, member: Member) -> None:
-        """Note that a member has ended; without members, cancel the call: it is for nothing."""
-        batch.members.remove(member)
-        if batch.call is not None and not batch.members:
+    def _cancel_if_unwanted(self, batch: Batch) -> None:
+        """Cancel an async call without members; a plain one cannot be ended."""
+        if self._is_async and batch.call is not None and not batch.members:
             batch.call.cancel()
 
     def _begin(self, loop: asyncio.AbstractEventLoop, batch: Batch) -> None:
@@ -178,6 +203,8 @@ class Batching:
                 member.outcome.set_result(asyncio.CancelledError())
         # Of one whose lease was lost just now, the task has not left yet.
         wanted = [member for member in batch.members if not member.outcome.done()]
+        for member in wanted:
+            member.is_called = True
         if wanted:
             batch.call = loop.create_task(self._call(wanted), name=self.name)
 
