@@ -238,7 +238,7 @@ class Batching:
     async def _called(self, handlings: list[Handling], bodies: list[Any]) -> Sequence[Any]:
         """Call the function; return an outcome for each message."""
         arguments = (bodies, handlings) if self._takes_deliveries else (bodies,)
-        returned = checked_result(await self._returned(arguments), self.name)
+        returned = checked_result(await self._returned(handlings, arguments), self.name)
         if returned is None:
             return [None] * len(bodies)
         if not isinstance(returned, (list, tuple)) or len(returned) != len(bodies):
@@ -248,15 +248,18 @@ class Batching:
             )
         return returned
 
-    async def _returned(self, arguments: tuple[Any, ...]) -> Any:
+    async def _returned(self, handlings: Sequence[Handling], arguments: tuple[Any, ...]) -> Any:
         """Call the function where it belongs, and return what it returns."""
+        loop = asyncio.get_running_loop()
         if not self._is_async:
             call = partial(copy_context().run, self._call_plainly, arguments)
-            loop = asyncio.get_running_loop()
             returned, error = await loop.run_in_executor(self._threads(), call)
             if error is not None:
                 raise error
             return returned
+        timer: asyncio.TimerHandle | None = None
+        if self._timeout is not None:  # a function that swallows its cancellation is given up
+            timer = loop.call_later(self._timeout, _tell_interrupted, handlings)
         try:
             async with asyncio.timeout(self._timeout) as timeout, self._on_loop():
                 return await self._function(*arguments)
@@ -266,6 +269,9 @@ class Batching:
             allowed = format_duration((self._timeout or 0) * 1000)
             text = f"{self.name} took longer than its timeout of {allowed}"
             raise TimeoutError(text) from None
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     def _threads(self) -> ThreadPoolExecutor:
         """Return the threads of this process."""
@@ -318,6 +324,7 @@ def make_batch_handler(
         batching.name,
         batching.handle,
         is_async=True,
+        timeout=seconds_of(timeout),
         is_plain_batch=not is_coroutine_function(function),
         begin_gathered=batching.begin_gathered,
         warn_after=seconds_of(warn_after, "warn_after"),
@@ -331,6 +338,12 @@ def make_batch_handler(
 def _all_have_ended(members: Sequence[Member]) -> bool:
     """Return whether no member waits for its outcome."""
     return all(member.outcome.done() for member in members)
+
+
+def _tell_interrupted(handlings: Sequence[Handling]) -> None:
+    """Tell the worker that a call is interrupted at its timeout."""
+    for handling in handlings:
+        handling.interrupted()
 
 
 def _inspect(function: Callable[..., Any], name: str) -> tuple[Any, bool]:

@@ -428,6 +428,8 @@ class Consumer(Claimer):
         """
         handling.began, handling.clock = now, self._clock
         handling.reports_to(self._reported)
+        if handling.handler.batch > 1:
+            handling.gives_up_by(self._fail_after_cleanup)
         self.late_causes.begun.append(handling)
         self.running[handling] = None
         earlier = self._newest.get(handling.id)
@@ -442,7 +444,7 @@ class Consumer(Claimer):
     def _start_timers(self, handling: Handling) -> None:
         """Start the timers of the handler's timeout and of its warning, if it has them."""
         handler = handling.handler
-        if handler.timeout is not None:
+        if handler.timeout is not None and handler.batch == 1:  # a batch measures its call
             time_out = partial(self._out_of_time, handling)
             handling.timers += (self._clock.call_later(self._loop, handler.timeout, time_out),)
         if handler.warn_after is not None:
@@ -559,14 +561,22 @@ class Consumer(Claimer):
             self._give_up(handling)
         elif handling.handler.is_async:
             handling.cancel()
-            fail = partial(self._fail_runaway, handling)
-            handling.timers += (self._clock.call_later(self._loop, CLEANUP, fail),)
+            self._fail_after_cleanup(handling)
         else:
             self._fail_runaway(handling)
 
+    def _fail_after_cleanup(self, handling: Handling) -> None:
+        """Fail the attempt of an async handler that was interrupted if it does not end soon."""
+        if handling in self.running:
+            fail = partial(self._fail_runaway, handling)
+            handling.timers += (self._clock.call_later(self._loop, CLEANUP, fail),)
+
     def _fail_runaway(self, handling: Handling) -> None:
         """Fail the attempt of a handler that continues past its timeout."""
-        if handling.outcome_ignored or handling not in self.running:
+        if handling not in self.running:
+            return
+        handling.timed_out = True
+        if handling.outcome_ignored:
             return
         handling.took = self._clock.monotonic() - handling.began
         verdict = settling.judge_delivery(handling, asyncio.CancelledError(), self._chance())

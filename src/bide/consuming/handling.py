@@ -33,7 +33,7 @@ class Handler:
     the body does not fit the type that the function takes."""
     is_async: bool
     timeout: float | None = None
-    """In seconds."""
+    """In seconds; that of a batch counts from the call."""
     warn_after: float | None = None
     """Seconds after which a warning says that a delivery still runs."""
     retry: Backoff = field(default_factory=Backoff)
@@ -55,6 +55,10 @@ def _left_out(handling: "Handling", report: Progress) -> None:
     """Leave a report out: no worker runs the handler."""
 
 
+def _left_alone(handling: "Handling") -> None:
+    """Give up no delivery: no worker runs the handler."""
+
+
 class Handling(Delivery):
     """The delivery of a handler or task. The worker extends its lease, and settles it.
 
@@ -71,6 +75,7 @@ class Handling(Delivery):
     __slots__ = (
         "_event",
         "_has_raised",
+        "_on_interrupted",
         "_on_report",
         "arrived",
         "asked",
@@ -170,6 +175,8 @@ class Handling(Delivery):
         """Whether `raise_if_stopping` has raised."""
         self._on_report: Callable[[Handling, Progress], object] = _left_out
         """Called with each report of its handler."""
+        self._on_interrupted: Callable[[Handling], object] = _left_alone
+        """Called if the call of its batch is interrupted."""
 
     def __str__(self) -> str:
         return f"{self.id} of {self.message.queue}, attempt {self.attempt}"
@@ -227,6 +234,14 @@ class Handling(Delivery):
     def reports_to(self, on_report: "Callable[[Handling, Progress], object]") -> None:
         """Hand each report to a function of the worker."""
         self._on_report = on_report
+
+    def gives_up_by(self, on_interrupted: "Callable[[Handling], object]") -> None:
+        """Tell a function of the worker if the call of its batch is interrupted."""
+        self._on_interrupted = on_interrupted
+
+    def interrupted(self) -> None:
+        """Tell the worker that the call of its batch is interrupted at its timeout."""
+        self._on_interrupted(self)
 
     def ask_to_stop(self) -> None:
         """Tell the handler that its message was cancelled.

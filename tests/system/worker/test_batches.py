@@ -10,6 +10,7 @@ import pytest
 
 import bide
 from bide import InvalidArgument
+from bide.consuming.consumer import STUCK
 from bide.testing import ManualWorker, ScratchStore
 from bide.worker.process.runner import Runner
 from tests.system.worker.worker_app import Scene, until
@@ -188,6 +189,45 @@ def test_a_batch_that_takes_too_long_is_released(app: bide.App, store: ScratchSt
     assert outcomes == ["released", "released", "acked", "acked"]
     assert calls == [2, 1, 1]
     assert mails.counts().flow.acked == 2
+
+
+@pytest.mark.parametrize("failures", [0, 1], ids=["in a batch", "alone"])
+def test_an_async_batch_that_swallows_its_cancellation_is_given_up(
+    scene: Scene, failures: int
+) -> None:
+    async def story() -> None:
+        interrupted, over = asyncio.Event(), asyncio.Event()
+        fails = failures == 1
+
+        @scene.app.handler(
+            "q", batch=2, linger=0, timeout="1ms", concurrency=2, retry=bide.Backoff(jitter=0)
+        )
+        async def handle(bodies: list[str]) -> None:
+            nonlocal fails
+            if fails:
+                fails = False
+                raise ValueError("its batch is released, and then each is alone")
+            while not over.is_set():
+                try:
+                    await over.wait()
+                except asyncio.CancelledError:
+                    interrupted.set()
+
+        await scene.put("a", "b")
+        async with scene.at_work() as runner:
+            consumer = runner.consumers["q"]
+            await interrupted.wait()
+            assert runner.stuck() == []
+            await scene.pass_time(lambda: scene.counts_in_file("q").flow.retried == 2)
+            assert all(handling.overran for handling in consumer.running)
+            scene.clock.advance(STUCK)
+            await until(lambda: runner.stuck() == ["q"])
+            over.set()
+            await until(lambda: runner.stuck() == [])
+        (text,) = {failure.reason for failure in (await scene.find("q-0")).failures[-1:]}
+        assert text.endswith("took longer than its timeout of 1ms")
+
+    scene.play(story())
 
 
 def test_a_worker_that_stops_releases_what_has_not_ended(scene: Scene) -> None:
