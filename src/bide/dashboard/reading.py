@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from functools import partial
 from math import inf
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,6 +25,7 @@ from bide.observing.circumstances import look_further
 from bide.observing.sample import RecentWorkers, Sample, Worker, sum_forecasts, take_sample
 from bide.queue.search import PAGE_BYTES, Query, search_steps
 from bide.server.limits.gate import Visit
+from bide.server.limits.request_bodies import ClientGone
 from bide.server.problem import Problem
 from bide.targets.http.records import Records
 
@@ -77,18 +79,30 @@ class RecentResults:
             key: what is read.
             seconds: how long the result is good.
             read: reads it; callers that come meanwhile wait for the same result.
+
+        Raises:
+            ClientGone: the client of this `read` has gone; if it is another's, this reads again.
         """
-        began = self._clock.monotonic()
-        entry = self._entries.get(key)
-        if entry is None or entry.until <= began:
-            entry = RecentResult(inf, asyncio.ensure_future(read()))
-            self._entries[key] = entry
-            entry.task.add_done_callback(lambda task: self._keep(key, task, seconds, began))
-        result: T = await asyncio.shield(entry.task)  # other callers may wait for it, too
-        return result
+        while True:
+            began = self._clock.monotonic()
+            entry = self._entries.get(key)
+            is_own = entry is None or entry.until <= began
+            if entry is None or is_own:
+                entry = RecentResult(inf, asyncio.ensure_future(read()))
+                self._entries[key] = entry
+                keep = partial(self._keep, key, seconds=seconds, began=began)
+                entry.task.add_done_callback(keep)
+            try:
+                # In a shield: other callers may wait for it, too.
+                result: T = await asyncio.shield(entry.task)
+            except ClientGone:
+                if is_own:
+                    raise
+            else:
+                return result
 
     def _keep(
-        self, key: Hashable, task: "asyncio.Future[Any]", seconds: float, began: float
+        self, key: Hashable, task: "asyncio.Future[Any]", *, seconds: float, began: float
     ) -> None:
         """Keep a result that was read for its time; drop an error, so that the next call reads.
 
