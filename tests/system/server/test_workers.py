@@ -260,6 +260,40 @@ def test_a_worker_writes_nothing_else_to_the_register(server: Client, consumer: 
     assert expect(Outcomes, consumer.call(delete_report("shop:7"))).outcomes[0]
 
 
+def test_a_worker_neither_replaces_nor_deletes_the_reports_of_other_queues(
+    server: Client, make_token: Any, consumer: Lane
+) -> None:
+    mailer_token = make_token("shop", "consume", queues=["mail"])
+    admin_token = make_token("shop", "admin")
+    mailer = open_lane(server.url.replace("http://", f"http://{mailer_token}@"))
+    admin = open_lane(server.url.replace("http://", f"http://{admin_token}@"))
+    mail = Report({"shop:7": ["mail"]})
+    consumer.call(put_report("shop:7", ORDERS))
+    for command in (put_report("shop:7", mail), delete_report("shop:7")):
+        with pytest.raises(AccessDenied, match="queues that the token is not for"):
+            mailer.call(command)
+    assert set(listed(server.with_token(admin_token))) == {"house:1", "shop:7"}
+    # Its other commands go on, also those of the same request.
+    mailer.call(put_report("shop:8", mail))
+    data = msgspec.json.encode({"commands": [delete_report("shop:7"), delete_report("shop:8")]})
+    replies = server.with_token(mailer_token).send("POST", "/v1/batch", data=data).json["replies"]
+    assert replies[0]["error"] == "AccessDenied"
+    assert replies[1]["outcomes"][0]["done"] is True
+    # What is no report, or is overdue, protects nobody.
+    admin.call(Put(REGISTER, [Item("shop:7", b"1", delay=60_000)], "replace"))
+    assert expect(Outcomes, mailer.call(put_report("shop:7", mail))).outcomes[0]
+    admin.call(
+        Put(
+            REGISTER,
+            [msgspec.structs.replace(put_report("shop:7", ORDERS).items[0], delay=0)],
+            "replace",
+        )
+    )
+    assert expect(Outcomes, mailer.call(put_report("shop:7", mail))).outcomes[0]
+    close_lane(mailer)
+    close_lane(admin)
+
+
 def test_reports_use_no_quota_and_are_so_many(
     serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

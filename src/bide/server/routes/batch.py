@@ -19,6 +19,7 @@ from bide.model.past import Past, PastCommand
 from bide.model.replies import Claimed, Ends, Explained, Found, Names, Page
 from bide.model.undoing import Bulk, Part, Undo, Undone
 from bide.server import validate
+from bide.server.access.heartbeats import denial_of_report
 from bide.server.access.rights import RIGHTS, Caller, Right
 from bide.server.access.senders import sender_of
 from bide.server.call import ApiCall
@@ -108,16 +109,21 @@ async def _execute(call: ApiCall, request: RequestBatch, commands: Sequence[Any]
         commands: its commands as the store gets them.
     """
     identities = _identities(call, request)
+    # First: an error of the store must not end a batch of which a part is executed.
+    denials = [
+        await denial_of_report(command, call.caller, call.visit.execute) for command in commands
+    ]
     answers: list[Any] = []
     together: list[Sent] = []
-    for command, identity in zip(commands, identities, strict=True):
-        if isinstance(command, (Bulk, Undo, PastCommand)):
-            if together:
-                answers += await call.service.batches.execute(together, call.visit)
-                together = []
-            answers.append(await _execute_composed(call, command, request))
-        else:
+    for command, identity, denial in zip(commands, identities, denials, strict=True):
+        is_composed = isinstance(command, (Bulk, Undo, PastCommand))
+        if not is_composed and denial is None:
             together.append(Sent(command, identity))
+            continue
+        if together:
+            answers += await call.service.batches.execute(together, call.visit)
+            together = []
+        answers.append(denial or await _execute_composed(call, command, request))
     if together:
         answers += await call.service.batches.execute(together, call.visit)
     return answers
