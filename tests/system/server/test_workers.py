@@ -27,10 +27,12 @@ from bide.model.commands import (
     Reschedule,
     Where,
 )
-from bide.model.errors import AccessDenied, StoreFull
+from bide.model.errors import AccessDenied, InvalidArgument, StoreFull
+from bide.model.limits import MAX_NAME
 from bide.model.message import Item
 from bide.model.replies import Affected, Found, Outcomes, expect
 from bide.observing.heartbeat import (
+    LARGEST,
     REGISTER,
     Busy,
     Report,
@@ -306,6 +308,9 @@ def test_reports_use_no_quota_and_are_so_many(
     with pytest.raises(StoreFull, match="3 reports of workers"):
         lane.call(put_report("shop:3", ORDERS))
     lane.call(put_report("shop:0", ORDERS))
+    large = [Item("shop:0", b'"' + b"x" * LARGEST + b'"', headers={"a": "x" * MAX_NAME})]
+    with pytest.raises(InvalidArgument, match="65,536 bytes at most"):
+        lane.call(Put(REGISTER, large, "replace"))
     close_lane(lane)
     assert shop.get("/v1/usage").json["messages"] == 0
     for id in "ab":

@@ -21,13 +21,14 @@ from bide.logs import logger
 from bide.model import commands as cmd
 from bide.model.identity import split_name
 from bide.model.internal_queues import InternalQueue, internal_queue
+from bide.model.limits import MAX_NAME
 from bide.model.message import Item, stored_size
 from bide.model.past import PastCommand
 from bide.model.replies import Counts, Found, Names, expect
 from bide.model.runs import Run
 from bide.model.times import LATEST
 from bide.model.undoing import Bulk, Undo
-from bide.observing.heartbeat import READ_MOST
+from bide.observing.heartbeat import LARGEST, READ_MOST, REGISTER
 from bide.server.access.admission import Admission
 from bide.server.access.rights import Caller
 from bide.server.limits.admitted import (
@@ -265,9 +266,16 @@ class Quotas:
     async def _admit_uncounted(self, command: cmd.Put, internal: InternalQueue | None) -> None:
         """Admit reports of workers or declared settings: no quota counts them, so they are few."""
         noun, fix = "reports of workers", "stop some workers"
+        size = max(map(stored_size, command.items), default=0)
+        # In the register of the whole store, larger reports are read as well.
+        is_of_namespace = internal is InternalQueue.WORKERS and command.queue != REGISTER
+        if is_of_namespace and size > LARGEST + MAX_NAME:
+            raise Problem(
+                "too-large", f"the report of a worker takes {LARGEST:,} bytes at most", field="body"
+            )
         if internal is InternalQueue.DECLARED:
             noun, fix = "declarations of settings", "cancel those of queues that are gone"
-            if max(map(stored_size, command.items), default=0) > DECLARATION_SIZE:
+            if size > DECLARATION_SIZE:
                 raise Problem(
                     "too-large",
                     f"the declared settings of a queue take {DECLARATION_SIZE:,} bytes at most",
