@@ -14,7 +14,7 @@ import msgspec
 
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_RULE, check_whole
-from bide.model.recurrence import CronTimes, PeriodTimes, Recurrence, exact_text
+from bide.model.recurrence import CronTimes, PeriodTimes, Recurrence, exact_text, latest
 from bide.model.recurrence import period as as_period
 from bide.model.times import (
     LATEST,
@@ -81,18 +81,33 @@ class Repeat(ABC):
             >>> Every("15m").after(0)
             900000
         """
-        floor = 0 if self.start is None else unix(self.start) - 1
-        return self._within_bounds(self.recurrence().after(max(moment, floor)))
+        return self._within_bounds(self._after(moment))
+
+    def _after(self, moment: int) -> int:
+        """Return the first of its times that is later than a moment, also after its end."""
+        return self.recurrence().after(max(moment, self._first - 1))
+
+    def latest(self, moment: int, floor: int) -> int:
+        """Return the last of its times up to a moment; `floor` if there is none after that.
+
+        All are Unix milliseconds. The floor may be no time of the rule, and be before its start.
+        """
+        last = latest(self.recurrence(), min(moment, self.end), floor)
+        return last if last >= self._first else floor
 
     def grace_of(self, moment: int) -> int:
         """Return how late the run of a time may begin, in milliseconds, and is not missed."""
-        following = self.recurrence().after(moment)
-        longest = following - moment - 1
+        longest = self._after(moment) - moment - 1
         return longest if self.grace is None else min(longest, milliseconds(self.grace))
 
     def _within_bounds(self, moment: int) -> int | None:
         """Return a time unless it is after the end."""
         return moment if moment <= self.end else None
+
+    @property
+    def _first(self) -> int:
+        """Its first possible time."""
+        return 1 if self.start is None else unix(self.start)
 
     @property
     def end(self) -> int:

@@ -269,7 +269,7 @@ def following(
     else:
         at = rule.after(max(run.at, begun))
         if at is not None and at < now:
-            at = latest(rule.recurrence(), min(now, rule.end), at)
+            at = rule.latest(now, at)
     if at is None:
         return None
     left = None if run.left is None else run.left - 1
@@ -326,7 +326,7 @@ def delivered_run(message: Message, now: int) -> Message:
     if rule.missed != "once" or begun is None or not began_late(rule, run, message, begun):
         return message
     # From its own time on: it may have been due later, at no time of the rule.
-    at = latest(rule.recurrence(), min(begun, rule.end), run.at)
+    at = rule.latest(begun, run.at)
     return msgspec.structs.replace(message, run=msgspec.structs.replace(run, at=at).text)
 
 
@@ -431,7 +431,7 @@ def next_in_time(
         at = rule.after(max(run.at, _first_with_opening(window, now - most_late) - 1))
     else:
         # No run is in time longer than until the next one, so only the last one may be.
-        last = latest(rule.recurrence(), min(now, rule.end), run.at)
+        last = rule.latest(now, run.at)
         due = last if window is None else window.opening(last)
         is_in_time = last > run.at and due + rule.grace_of(due) >= now
         at = last if is_in_time else rule.after(last)

@@ -353,6 +353,24 @@ def test_a_handler_sees_the_last_of_the_runs_that_were_missed() -> None:
     assert delivered_run(moved, late + 5) is moved
 
 
+@pytest.mark.parametrize("missed", ["once", "all", "skip"])
+def test_before_the_start_of_a_rule_no_run_is_missed(missed: Any) -> None:
+    rule = hourly(start=(NOON + 24 * HOUR) / 1000, missed=missed)
+    message = claimed(rule, Run(NOON + 5).text, due=NOON + 5)  # a first run of the caller's own
+    for hours in (2, 23):
+        late = NOON + hours * HOUR
+        assert renewal(message, late) is None
+        assert delivered_run(message, late) is message
+    expiring = replace(message, expires=HOUR)
+    start = Renewal("expired", Run(NOON + 24 * HOUR).next_run)
+    assert renewal(expiring, NOON + 2 * HOUR) == start
+    late = NOON + 26 * HOUR + 5
+    if missed == "once":
+        assert Run.of(delivered_run(message, late).run or "") == Run(NOON + 26 * HOUR)
+    elif missed == "skip":
+        assert renewal(message, late) == Renewal("ended", Run(NOON + 26 * HOUR).next_run)
+
+
 def test_a_retry_is_for_the_same_run_as_the_first_attempt() -> None:
     late, later = NOON + 150 * 60_000, NOON + 400 * 60_000
     first = Failure(1, late + 60_000, "w", "no", late)
