@@ -69,7 +69,8 @@ def _held(message: Message, now: int) -> tuple[str, int]:
 
 
 def _resumed(message: Message, now: int) -> tuple[str, int] | None:
-    """Return the first run of a message from now on that is held."""
+    """Return the first run of a message that is held from now on; if there is none, one that is
+    over."""
     run = Run.of(message.run or "")
     if not run.held:
         return None
@@ -78,7 +79,10 @@ def _resumed(message: Message, now: int) -> tuple[str, int] | None:
     rule, window = message.rule or "", window_of(message.rule)
     resumed = msgspec.structs.replace(run, held=False).in_window(window)
     if not run.added:  # an added one is due already
-        resumed = resumed.moved_to(first_run(repeat_of(rule), now, window=window))
+        repeat = repeat_of(rule)
+        if repeat.after(now) is None:  # the next claim ends the message
+            return RUN_ENDED + Run(now, previous=run.previous).text, now
+        resumed = resumed.moved_to(first_run(repeat, now, window=window))
     return resumed.text, resumed.due
 
 

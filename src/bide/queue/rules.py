@@ -101,7 +101,10 @@ def changed_rule(
     elif message is not None and message.state in ("delayed", "ready") and message.planned is None:
         date = old_rule.date
         is_dated = date is not None and old_rule.is_on_date(message.due)
-        opening = new_rule.opening(date.at if date is not None and is_dated else message.due)
+        wanted_due = date.at if date is not None and is_dated else message.due
+        if message.held and wanted_due == LATEST:  # nothing is left that could resume it
+            wanted_due = now
+        opening = new_rule.opening(wanted_due)
         at = opening if opening != message.due else None
     return ChangedRule(new_rule.text, None, at)
 

@@ -227,6 +227,42 @@ def test_a_message_is_held_and_resumed(reminders: bide.Queue) -> None:
         reminders.hold("plain")
 
 
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(START)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def timed(request: pytest.FixtureRequest, clock: FakeClock) -> Iterator[bide.Queue]:
+    """Provide a queue whose clock is that of the test."""
+    with url_of(request.param, request) as url, bide.Queue("timed", url, clock=clock) as timed:
+        yield timed
+
+
+def test_a_message_that_was_held_and_repeats_no_longer_is_delivered(timed: bide.Queue) -> None:
+    for id, window in (("ann", None), ("bob", bide.Window("09:00-10:00", "UTC"))):
+        timed.put("x", id=id, repeat=FULL_HOURS, window=window)
+        timed.hold(id)
+        assert timed.edit(id, repeat=None)
+    (delivery,) = timed.claim(2)
+    assert delivery.id == "ann"
+    assert get(timed, "bob").due_at == datetime(2023, 11, 15, 9, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("missed", ["once", "all", "skip"])
+def test_a_message_that_is_resumed_after_its_last_time_ends(
+    timed: bide.Queue, clock: FakeClock, missed: Any
+) -> None:
+    until = START / 1000 + 3 * 3_600
+    timed.put("x", id="ann", repeat=bide.Every("1h", until=until, missed=missed))
+    timed.hold("ann")
+    clock.advance("5h")
+    assert timed.resume("ann")
+    assert timed.claim() == []
+    assert timed.get("ann") is None
+    assert timed.audit()
+
+
 def test_a_run_now_is_one_more(reminders: bide.Queue) -> None:
     reminders.put("x", id="ann", repeat=bide.Every("1h", times=3))
     before = reminders.get("ann")
