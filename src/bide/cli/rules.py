@@ -22,7 +22,7 @@ RULE_OPTIONS = ("cron", "every", "timezone", "start", "until", "times", "missed"
 def set_window(options: dict[str, Any]) -> None:
     """Replace the options of a command that make a window by the window, or `None`.
 
-    `--timezone` stays if `--cron` is given, which has the same one.
+    `--timezone` stays if `--cron` or a local date in `--at` is given, which has the same one.
 
     Raises:
         click.UsageError: they do not go together.
@@ -37,7 +37,7 @@ def set_window(options: dict[str, Any]) -> None:
     from bide.model.window import Window
 
     timezone = options["timezone"] or "UTC"
-    if options["cron"] is None:
+    if options["cron"] is None and not isinstance(options.get("at"), str):
         options["timezone"] = None
     options["window"] = Window(hours, timezone, holidays or ())
 

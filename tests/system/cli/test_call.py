@@ -107,6 +107,16 @@ def test_puts_a_call_with_the_options_of_a_put(run: Bide, module: str, orders: b
     assert (other.attempts, other.state) == (2, "ready")
 
 
+def test_a_call_has_a_local_date_and_a_window(run: Bide, module: str, orders: bide.Queue) -> None:
+    day = ("--at", "2096-10-06 12:00", "--timezone", "Europe/Berlin")
+    result = run("call", f"{module}:expire", "42", "--id", "a", *day, "--window", "mon-fri 9-18")
+    assert result.exit_code == 0
+    message = orders.get("a")
+    assert message is not None
+    assert message.window == bide.Window("Mon-Fri 09:00-18:00", "Europe/Berlin")
+    assert message.local_date is not None
+
+
 def test_a_call_is_spread(run: Bide, module: str, orders: bide.Queue) -> None:
     span = "--at 4000000000 --spread 15m --id user-1"
     assert run(*f"call {module}:expire 42 {span}".split()).exit_code == 0

@@ -36,6 +36,21 @@ def test_put_in_a_window(run: Bide, orders: bide.Queue) -> None:
     assert len(list(orders.scan(before=datetime(2096, 10, 7, tzinfo=UTC)))) == 2
 
 
+def test_a_local_date_and_a_window_have_one_zone(run: Bide, orders: bide.Queue) -> None:
+    day = ("--at", "2096-10-06 12:00")  # a Saturday
+    result = run("put", "orders", "1", "--id", "a", *day, *OPTIONS)
+    assert (result.output, result.exit_code) == ("a\n", 0)
+    assert message(orders).window == OFFICE
+    planned = message(orders).local_date
+    assert planned is not None
+    assert (planned.date, planned.timezone) == ("2096-10-06 12:00", "Europe/Berlin")
+    assert f"{message(orders).due_at:%a %H:%M}" == "Mon 07:00"
+    edited = run("edit", "orders", "a", *day, *OPTIONS)
+    assert "give the time as an instant" in edited.output
+    without_zone = run("put", "orders", "1", *day, "--window", "mon-fri 9-18")
+    assert without_zone.exit_code == 2
+
+
 def test_put_in_a_window_with_a_rule(run: Bide, orders: bide.Queue) -> None:
     cron = ("--cron", "0 12 * * *")
     holidays = ("--holidays", "2096-10-08,2096-10-09")
