@@ -1,7 +1,7 @@
 """What people do with a message that repeats: hold it, resume it, run it now, put past runs."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -36,6 +36,9 @@ BACKFILL_BYTES = 64 * 1024 * 1024
 SCANNED = 500
 """How many messages are read at a time for a forecast with all runs."""
 
+_REPEATING_STATES: tuple[Literal["next", "leased"], ...] = ("next", "leased")
+"""The states of the messages whose later runs a forecast counts: those that wait, and those that
+workers hold."""
 
 Replan = Callable[[Message, int], tuple[str, int] | None]
 """Returns the text of the run for which a message is to stand from now on, and when that is due, of
@@ -159,19 +162,20 @@ def counting_runs(command: ForecastCommand, most: int | None = None) -> Steps[Fo
     effort = 0
     counts = list(reply.buckets)
     end = reply.start + command.bucket * command.buckets
-    scan: Scan | None = Scan(command.queue, "next", limit=SCANNED)
-    while scan is not None:
-        page: Page = yield scan
-        effort += len(page.messages)
-        _check_effort(effort, most)
-        for message in page.messages:
-            for at in _later_runs(message, end):
-                effort += 1
-                _check_effort(effort, most)
-                if at > reply.start:
-                    # A bucket has its end, and not its beginning, as the store counts.
-                    counts[(at - reply.start - 1) // command.bucket] += 1
-        scan = following(scan, page)
+    for state in _REPEATING_STATES:
+        scan: Scan | None = Scan(command.queue, state, limit=SCANNED)
+        while scan is not None:
+            page: Page = yield scan
+            effort += len(page.messages)
+            _check_effort(effort, most)
+            for message in page.messages:
+                for at in _later_runs(message, end):
+                    effort += 1
+                    _check_effort(effort, most)
+                    if at > reply.start:
+                        # A bucket has its end, and not its beginning, as the store counts.
+                        counts[(at - reply.start - 1) // command.bucket] += 1
+            scan = following(scan, page)
     return msgspec.structs.replace(reply, buckets=counts)
 
 

@@ -586,6 +586,23 @@ def test_a_forecast_counts_all_runs_if_asked(reminders: bide.Queue) -> None:
     assert forecast.later == 1
 
 
+def test_a_forecast_counts_the_runs_after_one_under_way(
+    timed: bide.Queue, clock: FakeClock
+) -> None:
+    timed.put("x", id="ann", repeat=FULL_HOURS)
+    timed.put("x", id="twice", repeat=bide.Every("1h", times=2))
+    timed.put("x", id="held", repeat=FULL_HOURS)
+    clock.advance("1h")
+    deliveries = {delivery.id: delivery for delivery in timed.claim(3)}
+    under_way = timed.forecast("1h", "6h", repeats=True).counts
+    assert sum(under_way) == 6 + 1 + 6
+    for delivery in deliveries.values():
+        delivery.ack()
+    assert timed.forecast("1h", "6h", repeats=True).counts == under_way
+    timed.hold("held")
+    assert sum(timed.forecast("1h", "6h", repeats=True).counts) == 6 + 1
+
+
 @pytest.mark.parametrize(  # in memory another queue of this name has a store of its own
     "reminders", [KINDS[kind] for kind in STORES if kind != "memory"], indirect=True
 )
