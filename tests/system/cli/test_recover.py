@@ -71,6 +71,8 @@ def test_mistakes_are_explained(run: Bide, orders: bide.Queue) -> None:
     for arguments, why in (
         (["--apply"], "--apply needs a plan"),
         (["--spread", "10m", "--rate", "5/s"], "not both"),
+        (["--drop-later-than", "0"], "must be longer than 0"),
+        (["--drop-later-than", "0", "--spread", "10m"], "must be longer than 0"),
         (["--rate", "fast"], "is not a valid rate"),
         (["--spread", "soon"], "is not a valid duration"),
     ):

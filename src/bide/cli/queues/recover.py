@@ -65,7 +65,8 @@ def recover(
       bide recover mails --drop-later-than 6h --spread 10m
       bide recover mails --drop-later-than 6h --spread 10m --apply
     """
-    given = {name: value for name, value in fields.items() if value not in (None, False)}
+    # A duration of 0 is given, though it equals `False`: the plan says what is wrong with it.
+    given = {name: value for name, value in fields.items() if not (value is None or value is False)}
     names = [store.existing(name).name for name in queues] or store.names()
     if given:
         plan = Recovery(**given)
