@@ -151,6 +151,15 @@ def test_explain_tells_when_it_opens(run: Bide, orders: bide.Queue) -> None:
     assert f"it waits for {day:%A} 09:00: its window is {day:%a} 09:00-10:00 in UTC" in told
 
 
+def test_run_now_says_when_a_closed_window_opens(
+    run: Bide, orders: bide.Queue, terminal: Terminal
+) -> None:
+    not_today = f"{datetime.now(UTC) + timedelta(days=3):%a}"
+    orders.put(1, id="a", repeat=bide.Every("365d"), window=bide.Window(not_today, "UTC"))
+    screen = plain(terminal("run-now", "orders", "a")[0])
+    assert screen.startswith("✓ a run: it is delayed, due ")
+
+
 def test_workers_and_tasks_show_the_window(run: Bide, tmp_path: Path) -> None:
     (tmp_path / "office.py").write_text(
         "import bide\n"

@@ -22,5 +22,5 @@ def run_now(store: CommandStore, out: Output, queue: str, id: str) -> bool:
     """
     with of_repeating(queue, id):
         outcome = store.queue(queue).run_now(id)
-    then = "it is due now"
+    then = "" if outcome.state == "delayed" else "it is due now"  # its window may be closed
     return print_outcomes(store, out, queue, [outcome], "run", as_seen=True, then=then)
