@@ -105,6 +105,11 @@ class Mover:
                         ledger.abandon()
                 raise
             ledger.finish()
+        return self.counted()
+
+    def counted(self) -> Moved:
+        """Return what was done so far, with what is in the source now: also after a run that has
+        not come to its end."""
         self.moved.ends(self._source.counts())
         return self.moved
 

@@ -205,6 +205,32 @@ def test_a_move_that_is_told_to_end_says_so_by_its_exit_code(
     assert process.returncode == 143
 
 
+def test_to_follow_until_the_first_run_is_interrupted_tells_what_is_left(
+    url: str, orders: bide.Queue, tmp_path: Path
+) -> None:
+    orders.put_many(range(20_000))
+    target = f"sqlite:///{tmp_path}/new.db"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bide", "move", url, target, "--follow", "--batch", "1", "--json"],
+        env=environment(url),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + BOUND
+        while orders.counts().sizes.total == 20_000:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.terminate()
+        output, errors = process.communicate(timeout=BOUND)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 1, errors
+    assert json.loads(output)["left"] == orders.counts().sizes.total > 0
+
+
 def test_the_help_explains_every_word_of_the_output(
     run: Bide, url: str, orders: bide.Queue, tmp_path: Path
 ) -> None:

@@ -141,7 +141,7 @@ def _follow(
                 if movers[name].has_work():
                     movers[name].run()
             time.sleep(FOLLOW_EVERY)
-    return [mover.moved for mover in movers.values()]
+    return [mover.counted() for mover in movers.values()]
 
 
 def _report(out: Output, moved: Moved, *, dry_run: bool) -> None:
