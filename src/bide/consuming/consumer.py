@@ -124,9 +124,15 @@ class Consumer(Claimer):
         self.chores = [self._loop.create_task(chore) for chore in chores]
 
     async def close(self) -> None:
-        """End the tasks and threads, and log the last summary. Settles nothing: see `stop`."""
+        """End the tasks and threads, and log the last summary. Settles nothing: see `stop`.
+
+        Nobody extends leases any more: what runs still is told to end, and nothing begins.
+        """
         self._store_client.lane.stop_listening(self._overheard)
         await cancel([self.claims, *self.chores] if self.chores else [])
+        self.prefetch.waiting.clear()
+        for handling in self._held():
+            handling.lose()
         self._summary.log(self.current(), self._clock.monotonic())
         if self._timer is not None:
             self._timer.cancel()
@@ -138,6 +144,11 @@ class Consumer(Claimer):
         ended = [task for task in (self.claims, *self.chores) if task.done()]
         errors = [task.exception() for task in ended if not task.cancelled()]
         return errors[0] if errors else None
+
+    @property
+    def settles(self) -> bool:
+        """Whether the task runs that settles messages."""
+        return bool(self.chores) and not self.chores[0].done()
 
     # Tasks that run as long as the consumer.
 

@@ -1,4 +1,7 @@
-"""Stop consumers: let handlers finish, interrupt the others, release their messages."""
+"""Stop consumers: let handlers finish, interrupt the others, release their messages.
+
+If a part of the worker has failed, nothing is left that would extend leases: see `release_all`.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -54,3 +57,23 @@ async def stop(
         await cancel([all_quiet])
         for consumer in consumers:
             await consumer.close()
+
+
+async def release_all(consumers: Sequence[Consumer], clock: Clock) -> None:
+    """Interrupt all handlers at once, and release their messages as far as that is possible.
+
+    Args:
+        consumers: of a worker of which a part has failed, perhaps one of them.
+        clock: measures the wait.
+    """
+    opened = [consumer for consumer in consumers if consumer.chores]
+    await cancel(consumer.claims for consumer in opened)
+    for consumer in opened:
+        consumer.leave()
+        consumer.release_running(interrupt=False)
+    settling = [consumer for consumer in opened if consumer.settles]
+    all_quiet = asyncio.gather(*[consumer.until_quiet() for consumer in settling])
+    try:
+        await first_of(all_quiet, sleep(clock, FAREWELL))
+    finally:
+        await cancel([all_quiet])

@@ -272,6 +272,48 @@ def test_a_store_that_is_away_keeps_nobody_from_leaving(
     assert "their leases expire" in caplog.text
 
 
+def test_a_worker_of_which_a_part_fails_leaves_no_handler_without_a_lease(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, told = list[str](), list[str]()
+
+    @scene.app.handler("q", concurrency=1)
+    async def handle(body: str) -> None:
+        begun.append(body)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            told.append(body)
+
+    @scene.app.handler("r", concurrency=1)
+    def handle_plainly(body: str, delivery: bide.Handling) -> None:
+        begun.append(body)
+        if delivery.lost.wait(60):
+            told.append(body)
+
+    async def story() -> None:
+        fails = asyncio.Event()
+
+        async def fail(consumer: Consumer) -> None:
+            await fails.wait()
+            raise RuntimeError("a part has failed")
+
+        monkeypatch.setattr(Consumer, "lapse", fail)
+        await scene.put("a")
+        await scene.put("b", queue="r")
+        running = asyncio.create_task(Runner(scene.app, lane=scene.lane).run())
+        await until(lambda: sorted(begun) == ["a", "b"])
+        fails.set()
+        with pytest.raises(RuntimeError, match="a part has failed"):
+            await running
+        await until(lambda: sorted(told) == ["a", "b"])
+        for queue in "qr":
+            counts = await scene.counts(queue)
+            assert (counts.sizes.ready, counts.flow.lapsed) == (1, 0)
+
+    scene.play(story())
+
+
 def test_no_claim_is_left_behind(scene: Scene) -> None:
     async def story() -> None:
         scene.app.handler("q")(lambda body: None)

@@ -12,7 +12,7 @@ from functools import partial
 from bide.consuming.consumer import Consumer
 from bide.consuming.dead_holders import end_leases_of_dead
 from bide.consuming.declared_settings import apply_declared
-from bide.consuming.graceful_stop import stop
+from bide.consuming.graceful_stop import release_all, stop
 from bide.consuming.isolation import CrashIsolation
 from bide.consuming.queue_handlers import Upkeep, with_upkeep
 from bide.consuming.run import with_integrations
@@ -264,6 +264,9 @@ class Runner:
             if running := sum(len(consumer.running) for consumer in consumers):
                 _log.info("stopping; %d running, with %g s to finish", running, self.grace)
             await stop(consumers, store_client.clock, self.grace, self._hurrying, chores)
+        except Exception:
+            await release_all(list(self.consumers.values()), store_client.clock)
+            raise
         finally:
             self.at_work = False
             watch.close()
