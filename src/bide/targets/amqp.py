@@ -170,7 +170,8 @@ def parse(url: str) -> Address:
         f"url={safe!r} has options of TLS; write amqps://": parts.scheme == "amqps"
         or not options.keys() & {"cafile", "certfile", "keyfile"},
         f"heartbeat={heartbeat!r} must be 1 to 600 seconds": heartbeat.isdecimal()
-        and 1 <= int(heartbeat[:9]) <= 600,
+        and len(heartbeat) <= 3
+        and 1 <= int(heartbeat) <= 600,
     }
     for text, holds in checks.items():
         if not holds:

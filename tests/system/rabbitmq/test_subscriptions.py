@@ -383,6 +383,7 @@ def test_a_url_names_broker_exchange_and_key(
         ("amqp://mq/?key=" + "x" * 256, "255 bytes"),
         ("amqp://mq/?exchange=x&cafile=a.pem", "amqps://"),
         ("amqp://mq/?exchange=x&heartbeat=0", "1 to 600 seconds"),
+        ("amqp://mq/?exchange=x&heartbeat=000000005999999", "1 to 600 seconds"),
     ],
 )
 def test_a_url_that_cannot_be_is_refused_with_the_reason(url: str, told: str) -> None:
