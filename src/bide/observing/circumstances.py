@@ -1,5 +1,6 @@
 """What the store keeps elsewhere about a message: who serves its queue, and how it ended."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -20,8 +21,7 @@ from bide.model.replies import (
     Subscribed,
 )
 from bide.observing.explanation import Explanation
-from bide.observing.heartbeat import READ_MOST, REGISTER
-from bide.observing.workers import list_workers
+from bide.observing.heartbeat import READ_MOST, REGISTER, Report, recent_reports
 
 T = TypeVar("T")
 
@@ -43,6 +43,46 @@ class _Circuit(msgspec.Struct):
     error: str = ""
 
 
+_ReportsByQueue = dict[str, list[tuple[str, Report]]]
+"""By queue: the holders that serve it, each with the report that says so."""
+
+
+class Surroundings:
+    """Who serves queues, and their subscriptions; read once for the explanations of a batch."""
+
+    def __init__(self) -> None:
+        self._reports: dict[frozenset[str], _ReportsByQueue | None] = {}
+        """By registers: what is reported there; `None`: not all is known."""
+        self._subscriptions: dict[str, dict[str, _Subscription]] | None = None
+        """All subscriptions by queue and id, once they are read."""
+        self._idle: dict[str, list[Subscribed] | None] = {}
+        """By queue: the subscriptions that send nothing."""
+
+    def workers_of(self, queue: str, now: int) -> Steps[list[Serving] | None]:
+        """Return the workers that report that they serve a queue; `None` if perhaps not all are
+        known.
+
+        Args:
+            queue: its name in the store.
+            now: the store's clock, in Unix milliseconds.
+        """
+        registers = frozenset({REGISTER, InternalQueue.WORKERS.beside(queue)})
+        if registers not in self._reports:
+            self._reports[registers] = yield from _reports(registers, now)
+        by_queue = self._reports[registers]
+        return None if by_queue is None else _serving(queue, by_queue.get(queue, []))
+
+    def idle_subscriptions_of(self, queue: str) -> Steps[list[Subscribed] | None]:
+        """Return the subscriptions of a queue that send nothing; `None` if they are not known."""
+        if queue not in self._idle:
+            if self._subscriptions is None:
+                self._subscriptions = yield from _subscriptions()
+            if self._subscriptions is None:
+                return None
+            self._idle[queue] = yield from _idle(self._subscriptions.get(queue, {}))
+        return self._idle[queue]
+
+
 def explaining(queue: str, id: str, lane: Lane) -> Steps[Explanation]:
     """Explain where a message is, by what the store and the workers' reports say."""
     facts: Explained = yield Explain(queue, id)
@@ -57,6 +97,7 @@ def look_further(
     *,
     around: bool,
     present: Mapping[str, Iterable[str]] | None = None,
+    surroundings: Surroundings | None = None,
 ) -> Steps[Explained]:
     """Add what the store keeps elsewhere.
 
@@ -69,6 +110,7 @@ def look_further(
         explained: the explanation of the store.
         around: whether to look at workers and subscriptions.
         present: holders that claim through this server, and their queues.
+        surroundings: what was read for other explanations; `None`: nothing.
     """
     if id is not None and explained.state is None and explained.end is None:
         reply: Ends | None = yield from _allowed(History(queue, id, max_bytes=0))
@@ -78,45 +120,70 @@ def look_further(
             explained = msgspec.structs.replace(explained, end=end)
     if not around or explained.state != "ready" or explained.workers is not None:
         return explained
-    workers = yield from _workers(queue, explained.now, present or {})
-    subscriptions = yield from _subscriptions(queue)
+    surroundings = surroundings or Surroundings()
+    workers = yield from surroundings.workers_of(queue, explained.now)
+    if workers is not None and present:
+        by_holder = {
+            holder: Serving(holder) for holder, queues in present.items() if queue in queues
+        }
+        by_holder |= {worker.holder: worker for worker in workers}
+        workers = sorted(by_holder.values(), key=lambda worker: worker.holder)
+    subscriptions = yield from surroundings.idle_subscriptions_of(queue)
     return msgspec.structs.replace(explained, workers=workers, subscriptions=subscriptions)
 
 
-def _workers(
-    queue: str, now: int, present: Mapping[str, Iterable[str]]
-) -> Steps[list[Serving] | None]:
-    """Return the workers that serve a queue; `None` if perhaps not all are known."""
-    by_holder = {holder: Serving(holder) for holder, queues in present.items() if queue in queues}
-    registers = {REGISTER, InternalQueue.WORKERS.beside(queue)}
+def _reports(registers: Iterable[str], now: int) -> Steps[_ReportsByQueue | None]:
+    """Return what workers report in registers, by queue; `None` if not all is known."""
     try:
-        listing = yield from list_workers(registers, now, {queue: queue}.get)
+        reports, partly = yield from recent_reports(sorted(registers), now)
     except AccessDenied:
         return None
-    if listing.partly:
+    if partly:
         return None
-    for worker in listing.workers:
-        if worker.silent is None:
+    by_queue: _ReportsByQueue = defaultdict(list)
+    for _register, report, silent in reports:
+        if silent is None:
+            for holder, queues in report.workers.items():
+                entry = holder, report
+                for queue in queues:
+                    by_queue[queue].append(entry)
+    return by_queue
+
+
+def _serving(queue: str, reports: Iterable[tuple[str, Report]]) -> list[Serving]:
+    """Return the workers that serve a queue, by holder, of the reports about it.
+
+    Several reports may be about one holder; the first that says how busy it is counts.
+    """
+    by_holder: dict[str, Serving] = {}
+    busy_holders: set[str] = set()
+    for holder, report in reports:
+        busy = report.busy.get(queue)
+        if busy is not None and holder not in busy_holders:
             # A `Serving` has the fields of a `Busy` after its holder.
-            busy = msgspec.structs.astuple(worker.busy[queue]) if queue in worker.busy else ()
-            by_holder[worker.holder] = Serving(worker.holder, *busy)
-    return sorted(by_holder.values(), key=lambda worker: worker.holder)
+            by_holder[holder] = Serving(holder, *msgspec.structs.astuple(busy))
+            busy_holders.add(holder)
+        else:
+            by_holder.setdefault(holder, Serving(holder))
+    return [by_holder[holder] for holder in sorted(by_holder)]
 
 
-def _subscriptions(queue: str) -> Steps[list[Subscribed] | None]:
-    """Return the subscriptions of a queue that send nothing; `None` if they are not known."""
+def _subscriptions() -> Steps[dict[str, dict[str, _Subscription]] | None]:
+    """Return all subscriptions, by queue and id; `None` if they are not known."""
     scan = Scan(InternalQueue.SUBSCRIPTIONS.value, "delayed", limit=READ_MOST)
     page: Page | None = yield from _allowed(scan)
     if page is None:
         return None
-    all_subscriptions = {
-        message.id: _decoded(message.data, _Subscription) for message in page.messages
-    }
-    subscriptions = {
-        id: subscription
-        for id, subscription in all_subscriptions.items()
-        if subscription is not None and subscription.queue == queue
-    }
+    by_queue: dict[str, dict[str, _Subscription]] = {}
+    for message in page.messages:
+        subscription = _decoded(message.data, _Subscription)
+        if subscription is not None:
+            by_queue.setdefault(subscription.queue, {})[message.id] = subscription
+    return by_queue
+
+
+def _idle(subscriptions: Mapping[str, _Subscription]) -> Steps[list[Subscribed]]:
+    """Return those of some subscriptions, by id, that send nothing."""
     if not subscriptions:
         return []
     # A circuit has the id of its subscription.

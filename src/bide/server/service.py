@@ -23,7 +23,7 @@ from bide.model.errors import BideError, StoreUnavailable
 from bide.model.internal_queues import InternalQueue
 from bide.model.limits import MAX_TALLIES, WAITING_BYTES
 from bide.model.replies import Claimed, Counts, Explained, Reply, expect
-from bide.observing.circumstances import look_further
+from bide.observing.circumstances import Surroundings, look_further
 from bide.observing.heartbeat import Heartbeat, Report
 from bide.observing.recorder import PastRecorder
 from bide.observing.tally import Tally, total
@@ -167,7 +167,12 @@ class Service:
         await self.admission.begin()
 
     async def explained(
-        self, visit: Visit, queue: str, id: str | None, reply: Explained
+        self,
+        visit: Visit,
+        queue: str,
+        id: str | None,
+        reply: Explained,
+        surroundings: Surroundings | None = None,
     ) -> Explained:
         """Add to the store's explanation of a message its possible workers, or how it ended.
 
@@ -176,9 +181,17 @@ class Service:
             queue: the name of the queue in the store.
             id: the id of the message.
             reply: the reply of the store.
+            surroundings: what was read for other explanations of the request.
+
+        Raises:
+            Problem: the caller has too many slow reads under way: reports of workers are many.
         """
-        steps = look_further(queue, id, reply, around=True, present=self.claimers.listed())
-        return await arun_steps(steps, visit.execute)
+        present = self.claimers.listed()
+        steps = look_further(
+            queue, id, reply, around=True, present=present, surroundings=surroundings
+        )
+        with visit.slowly():
+            return await arun_steps(steps, visit.execute)
 
     async def checked_leases(self, caller: Caller, queue: str, leases: list[Lease]) -> list[Lease]:
         """Check the secrets in the tokens of a caller's leases; return them without, for the store.

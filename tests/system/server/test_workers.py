@@ -18,17 +18,20 @@ from bide.lane.steps import run_steps
 from bide.model.commands import (
     Cancel,
     Claim,
+    Command,
     Configure,
     Delete,
     Edit,
+    Explain,
     Find,
     Purge,
     Put,
     Reschedule,
+    Scan,
     Where,
 )
 from bide.model.errors import AccessDenied, InvalidArgument, StoreFull
-from bide.model.limits import MAX_NAME
+from bide.model.limits import MAX_BYTES, MAX_NAME
 from bide.model.message import Item
 from bide.model.replies import Affected, Found, Outcomes, expect
 from bide.observing.heartbeat import (
@@ -111,6 +114,64 @@ def test_python_lists_the_workers_of_a_token(server: Client, make_token: Any) ->
         lane_of(orders).call(put_report("shop:7", Report({"shop:7": ["orders"]})))
     assert [one.holder for one in bide.workers(url)] == ["shop:7"]
     assert shop.get(f"{Q}/messages").status == 200
+
+
+def test_the_explanations_of_a_batch_read_the_reports_once(
+    server: Client, make_token: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = server.with_token(make_token("shop", "admin"))
+    for queue in ("orders", "mail"):
+        for id in "ab":
+            shop.put(f"/v1/queues/{queue}/messages/{id}", {"body": 1})
+    lane = server.app.service.lane
+    commands: list[Command] = []
+    execute = lane.acall
+
+    def spy(command: Command, *more: Any, **options: Any) -> Any:
+        commands.append(command)
+        return execute(command, *more, **options)
+
+    monkeypatch.setattr(lane, "acall", spy)
+    explains = [Explain(queue, id) for queue in ("orders", "mail") for id in "ab"]
+    data = msgspec.json.encode({"commands": explains})
+    replies = shop.send("POST", "/v1/batch", data=data).json["replies"]
+    workers = [[worker["holder"] for worker in reply["workers"]] for reply in replies]
+    assert workers == [["house:1"], ["house:1"], [], []]
+    assert replies[0]["workers"][0]["longest"] == "order-42"
+    assert replies[0]["subscriptions"] == replies[2]["subscriptions"] == []
+    scans = [command.queue for command in commands if isinstance(command, Scan)]
+    assert sorted(scans) == ["bide.server/subscriptions", "bide:workers", "shop/bide:workers"]
+
+
+def test_the_explanations_of_a_batch_take_as_much_as_one_reply(
+    server: Client, make_token: Any
+) -> None:
+    shop = server.with_token(make_token("shop", "admin"))
+    shop.put(f"{Q}/messages/a", {"body": 1})
+    lane = open_lane(shop.url.replace("http://", f"http://{shop.token}@"))
+    lane.call(put_report("shop:7", Report({f"w{number}": ["orders"] for number in range(3_000)})))
+    close_lane(lane)
+    data = msgspec.json.encode({"commands": [Explain("orders", "a")] * 300})
+    reply = shop.send("POST", "/v1/batch", data=data)
+    kinds = [answer["type"] for answer in reply.json["replies"]]
+    assert kinds == sorted(kinds)
+    assert set(kinds) == {"explained", "failed"}
+    assert MAX_BYTES <= len(reply.data) <= 2 * MAX_BYTES
+
+
+def test_explanations_are_slow_reads(serve: Serve, make_token: Any) -> None:
+    server = serve(auth="required", max_slow_reads=1)
+    shop = server.with_token(make_token("shop", "admin"))
+    shop.put(f"{Q}/messages/a", {"body": 1})
+    data = msgspec.json.encode({"commands": [Explain("orders", "a")] * 2})
+    slow_calls = server.app.service.gate.slow_calls
+    with slow_calls.counting("shop", "elsewhere"):
+        assert shop.get(f"{Q}/messages/a/explanation").status == 429
+        replies = shop.send("POST", "/v1/batch", data=data).json["replies"]
+        assert [reply["error"] for reply in replies] == ["StoreBusy"] * 2
+    assert shop.get(f"{Q}/messages/a/explanation").status == 200
+    replies = shop.send("POST", "/v1/batch", data=data).json["replies"]
+    assert [reply["state"] for reply in replies] == ["ready"] * 2
 
 
 def test_a_token_that_may_not_read_the_reports_is_denied_the_list(

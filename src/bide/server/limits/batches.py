@@ -150,7 +150,7 @@ class Batches:
         replies = iter(await self._execute(BatchPart(small), visit, in_order=in_order))
         now = self._clock.now()
         return [
-            _answer_without_room(sent.command, now) if large else next(replies)
+            answer_without_room(sent.command, now) if large else next(replies)
             for sent, large in zip(part.sent, is_large, strict=True)
         ]
 
@@ -208,7 +208,7 @@ def _with_max_bytes(sent: Sent, share: int) -> Sent:
     return sent
 
 
-def _answer_without_room(command: cmd.Command, now: int) -> Answer:
+def answer_without_room(command: cmd.Command, now: int) -> Answer:
     """Return the answer to a command that was not executed: the caller asks again."""
     match command:
         case cmd.Find():

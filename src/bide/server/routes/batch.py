@@ -10,7 +10,7 @@ from bide.engines.http.engine import FailedReply, Replies
 from bide.engines.port import Capabilities, Identity
 from bide.model import commands as cmd
 from bide.model.ended import PENDING
-from bide.model.errors import BideError, OutcomeUnknown
+from bide.model.errors import BideError, OutcomeUnknown, StoreBusy
 from bide.model.identity import actor_of
 from bide.model.internal_queues import InternalQueue, internal_queue
 from bide.model.limits import MAX_BATCH_MESSAGES
@@ -18,12 +18,13 @@ from bide.model.message import withheld
 from bide.model.past import Past, PastCommand
 from bide.model.replies import Claimed, Ends, Explained, Found, Names, Page
 from bide.model.undoing import Bulk, Part, Undo, Undone
+from bide.observing.circumstances import Surroundings
 from bide.server import validate
 from bide.server.access.heartbeats import denial_of_report
 from bide.server.access.rights import RIGHTS, Caller, Right
 from bide.server.access.senders import sender_of
 from bide.server.call import ApiCall
-from bide.server.limits.batches import Sent
+from bide.server.limits.batches import Sent, answer_without_room
 from bide.server.limits.decoding import BatchCommand, RequestBatch, unpack
 from bide.server.limits.request_bodies import Pause, check_count
 from bide.server.logs import Act, count_of
@@ -87,8 +88,16 @@ async def batch(call: ApiCall) -> Answer:
         answers = await _execute(call, request, admitted.commands)
     pause = service.large_bodies.pauses()
     replies = []
+    surroundings = Surroundings()
+    room = cmd.MAX_BYTES  # for explanations, which name all workers of a queue
     for command, answer in zip(commands, answers, strict=True):
-        reply = await _completed(call, command, answer)
+        if isinstance(answer, Explained) and room <= 0:
+            reply = answer_without_room(command, service.clock.now())
+        else:
+            reply = await _completed(call, command, answer, surroundings)
+        if isinstance(reply, Explained):
+            room -= len(msgspec.msgpack.encode(reply))
+            await pause()
         replies.append(await _shown(reply, caller, service.client_text, pause))
     for act, reply in zip(call.acts, replies, strict=False):  # without the log, there are no acts
         act.messages = count_of(reply)
@@ -129,17 +138,27 @@ async def _execute(call: ApiCall, request: RequestBatch, commands: Sequence[Any]
     return answers
 
 
-async def _completed(call: ApiCall, command: Any, reply: Any) -> Any:
-    """Return a reply with the additions of the server, or the error of this command."""
+async def _completed(call: ApiCall, command: Any, reply: Any, surroundings: Surroundings) -> Any:
+    """Return a reply with the additions of the server, or the error of this command.
+
+    Args:
+        call: the call.
+        command: the command.
+        reply: the reply of the store.
+        surroundings: what explanations of the batch share.
+    """
     service = call.service
     try:
         match command, reply:
             case _, Claimed() if service.admission.requires_tokens:
                 return await service.lease_secrets.signed(command.queue, reply)
             case cmd.Explain(), Explained():
-                return await service.explained(call.visit, command.queue, command.id, reply)
+                queue, id = command.queue, command.id
+                return await service.explained(call.visit, queue, id, reply, surroundings)
             case cmd.History(watch=True), Ends() if reply.state in PENDING:
                 service.watch(command)
+    except Problem as problem:  # the batch was executed
+        return StoreBusy(str(problem))
     except BideError as error:
         return error
     return reply
