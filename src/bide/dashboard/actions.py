@@ -16,6 +16,7 @@ from bide.model import commands as cmd
 from bide.model import replies
 from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of, check_name, new_id
+from bide.model.internal_queues import internal_queue
 from bide.model.message import Message
 from bide.model.options import options_of
 from bide.model.parts import in_parts
@@ -31,6 +32,7 @@ from bide.observing.workers import request_stop
 from bide.queue.command_builder import CommandBuilder
 from bide.queue.repeating import holding, resuming, running_now
 from bide.queue.results import Audit, deleted
+from bide.server.access.rights import is_for_admins
 from bide.server.logs import DONE, Act
 from bide.undoing.changes import change_in_parts, steps_of, undo_in_parts, yield_part
 
@@ -158,7 +160,10 @@ async def act(view: PageView, log: Callable[[Act], None]) -> HtmlPage | Redirect
     queue = request.get("queue")
     target = ids[0] if len(ids) == 1 else request.get("name") or None
     # An undo needs the right of what it takes back, which its own function checks.
-    if action != "undo" and not view.access.may(action):
+    may_act = action == "undo" or view.access.may(action)
+    if is_for_admins(internal_queue(queue), only_reads=action == "audit"):
+        may_act = may_act and view.access.may("stop")  # as an admin may
+    if not may_act:
         log(Act(action, queue or None, 0, "forbidden", target))
         raise PageRefused(403, "not-allowed", action)
     log_result: str | None = "failed"  # `None`: nothing is logged

@@ -301,6 +301,20 @@ def test_forms_are_shown_only_for_what_is_allowed(stage: Stage, orders: bide.Que
     assert set(re.findall(r'name="action" value="(\w+)"', shown)) == {"cancel"}
 
 
+@pytest.mark.parametrize("queue", ["bide:stops", "bide:declared", "bide:workers"])
+def test_only_who_may_stop_workers_changes_orders_in_internal_queues(
+    stage: Stage, queue: str
+) -> None:
+    orders = stage.queue(queue)
+    orders.put(1, id="a", delay=60)
+    changer = stage.visitor(Access(name="bob", actions=["cancel"]))
+    assert changer.do("cancel", queue=queue, id="a", confirmed="1").status == 403
+    assert orders.get("a") is not None
+    admin = stage.visitor(Access(name="ann", actions=["cancel", "stop"]))
+    assert admin.do("cancel", queue=queue, id="a", confirmed="1").status < 400
+    assert orders.get("a") is None
+
+
 def test_a_visitor_acts_only_on_their_queues(stage: Stage) -> None:
     mail = stage.queue("mail")
     mail.put(1, id="a", delay=60)
