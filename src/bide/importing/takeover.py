@@ -173,6 +173,8 @@ class _Run:
     delayed_only: bool
     progress: Callable[[int], object]
     result: TakenOver = field(default_factory=TakenOver)
+    _stuck: TakenOver = field(default_factory=TakenOver)
+    """What an interrupted run has taken out of the source, and this one cannot move."""
 
     def count(self) -> None:
         """Count what a run would move: what an interrupted run left, and what is in the source."""
@@ -207,15 +209,19 @@ class _Run:
         """Move what an interrupted run has taken out of the source."""
         for entries in in_parts(self.transit.entries(), self.batch):
             ready = self._readable(entries, taken=True)
-            self._carry(ready)
-            self.result.finished += len(ready)
+            reasons = dict(self.result.reasons)
+            stuck = self._stuck = msgspec.structs.replace(self.result, reasons=reasons)
+            self.result.finished += self._carry(ready)
+            # What has gone back to the source counts when a pass meets it there.
+            self.result.refused, self.result.reasons = stuck.refused, dict(stuck.reasons)
 
     def _pass(self, places: list[Place]) -> int:
         """Move all that can be moved; return how many messages that were."""
         stored_before = self.result.stored
-        # These stay, so each pass meets them again: they count once.
-        self.result.pickled = self.result.refused = self.result.waiting = self.result.expired = 0
-        self.result.reasons = {}
+        # What stays in the source, each pass meets again: it counts once.
+        self.result.waiting = self.result.expired = 0
+        self.result.pickled, self.result.refused = self._stuck.pickled, self._stuck.refused
+        self.result.reasons = dict(self._stuck.reasons)
         for place in places:
             # What was moved is gone from the source, so the next page begins after what has stayed.
             stayed = 0

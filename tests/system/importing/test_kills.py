@@ -210,6 +210,31 @@ def test_an_id_that_is_put_in_between_goes_back_to_the_source(
     assert {key: broker.client.dump(key) for key in broker.client.scan_iter()} == before
 
 
+def test_what_a_dead_run_has_taken_and_the_next_one_cannot_read_is_counted(
+    broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bide.importing.transit import Transit
+
+    FILLS["arq"](broker)  # pickled
+
+    def die(self: Transit, taken: Any) -> Any:
+        raise Dead
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transit, "carry", die)
+        with pytest.raises(Dead):
+            bide.take_over(orders, "arq", broker.store_url, allow_pickle=True)
+    for _ in range(2):
+        stuck = bide.take_over(orders, "arq", broker.store_url)
+        assert not stuck
+        assert (stuck.stored, stuck.finished, stuck.pickled) == (0, 0, 5)
+    orders.put("mine", id=IDS[0])
+    done = bide.take_over(orders, "arq", broker.store_url, allow_pickle=True)
+    # The one whose id is used has gone back to the source, and counts there alone.
+    assert (done.stored, done.finished, done.pickled, done.refused) == (4, 4, 0, 1)
+    assert list(done.reasons) == IDS[:1]
+
+
 def test_an_id_that_the_queue_had_until_just_now(
     broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
