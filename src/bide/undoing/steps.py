@@ -303,22 +303,30 @@ def _restore(undo: Undo, record: UndoRecord, mark: dict[int, int | None]) -> Ste
 def _reschedule_back(undo: Undo, changed: list[_Changed]) -> Steps[int]:
     """Give messages their old due times; return how many.
 
-    Messages that were moved from one due time to the same other one share a command.
+    What a retry had put off expires when it would have, as in other undos; that it was planned for
+    an earlier time is lost. Messages that were moved from one due time to the same other one share
+    a command.
     """
-    by_due: defaultdict[tuple[int, int], list[Message]] = defaultdict(list)
+    by_change: defaultdict[tuple[int, int, int | None], list[Message]] = defaultdict(list)
     for before, now in changed:
-        by_due[before.due, now.due].append(now)
+        is_put_off = before.planned is not None and before.expires is not None
+        expires = max(0, before.expires or 0) if is_put_off and not before.repeats else None
+        by_change[before.due, now.due, expires].append(now)
     restored = 0
-    for (old_due, new_due), messages in by_due.items():
+    for (old_due, new_due, expires), messages in by_change.items():
         # Versions and `if_due`: one that was changed since it was read stays as it is.
-        reply: Outcomes = yield Reschedule(
-            undo.queue,
-            [message.id for message in messages],
-            old_due,
-            if_due=new_due,
-            versions=[message.version for message in messages],
-            actor=undo.actor,
-        )
+        unchanged: dict[str, Any] = {
+            "queue": undo.queue,
+            "ids": [message.id for message in messages],
+            "at": old_due,
+            "if_due": new_due,
+            "versions": [message.version for message in messages],
+            "actor": undo.actor,
+        }
+        if expires is None:
+            reply: Outcomes = yield Reschedule(**unchanged)
+        else:
+            reply = yield cmd.Edit(**unchanged, expires=expires)
         restored += sum(outcome.done for outcome in reply.outcomes)
     return restored
 

@@ -103,3 +103,33 @@ def test_a_message_that_waits_for_its_retry_expires_when_it_would_have(
     assert queue.claim() == []
     ended = queue.get("ann")
     assert ended is None or ended.state == "expired"
+
+
+def test_the_undo_of_a_reschedule_lets_it_expire_when_it_would_have(
+    orders: bide.Queue, clock: FakeClock
+) -> None:
+    for id, delay in (("ann", "30m"), ("bob", "90m")):
+        orders.put("x", id=id, group="g", expires="1h")
+        (delivery,) = orders.claim()
+        delivery.retry(delay=delay, reason="down")
+    orders.put("x", id="cat", group="g", repeat=bide.Every("1h"), expires="40m")
+    clock.advance("50m")
+    for delivery in orders.claim(2):
+        delivery.retry(delay="15m", reason="down")
+    before = {id: orders.get(id) for id in ("ann", "bob", "cat")}
+    undo = orders.reschedule(group="g", delay="2h", undo=True).undo
+    assert orders.undo(undo).restored == 3
+    after = {id: orders.get(id) for id in ("ann", "bob", "cat")}
+    for id, message in after.items():
+        old = before[id]
+        assert message is not None
+        assert old is not None
+        assert (message.due, message.attempt) == (old.due, old.attempt)
+        assert message.failures == old.failures
+    assert expiry_of(orders, "cat") == 2_400_000
+    clock.advance("16m")
+    (delivery,) = orders.claim(3)
+    assert delivery.id == "cat"
+    delivery.ack()
+    clock.advance("30m")
+    assert orders.claim(3) == []
