@@ -301,7 +301,7 @@ def test_an_audit_balances_and_can_count_everything(stage: Stage, ann: Visitor) 
     orders = stage.queue("orders")
     orders.put_many(range(5))
     orders.claim(1)[0].ack()
-    assert "orders 5 1 0 0 0 0 4 0 0 balances" in text_of(ann.get("/audit").text)
+    assert "orders 5 1 0 0 0 0 0 4 0 0 balances" in text_of(ann.get("/audit").text)
     recounted = ann.do("audit", queue="orders")
     assert recounted.status == 200
     assert "counted one by one" in recounted.text
