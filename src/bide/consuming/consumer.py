@@ -124,15 +124,12 @@ class Consumer(Claimer):
         self.chores = [self._loop.create_task(chore) for chore in chores]
 
     async def close(self) -> None:
-        """End the tasks and threads, and log the last summary. Settles nothing: see `stop`.
+        """End the tasks and threads, and log the last summary.
 
-        Nobody extends leases any more: what runs still is told to end, and nothing begins.
+        Settles nothing, and ends no handler: see `stop` and `release_all`.
         """
         self._store_client.lane.stop_listening(self._overheard)
         await cancel([self.claims, *self.chores] if self.chores else [])
-        self.prefetch.waiting.clear()
-        for handling in self._held():
-            handling.lose()
         self._summary.log(self.current(), self._clock.monotonic())
         if self._timer is not None:
             self._timer.cancel()
