@@ -74,10 +74,9 @@ class PeriodTimes:
         past = (moment - self._anchor) // self.period
         return self._anchor + (past + 1) * self.period
 
-    def until(self, moment: int, floor: int) -> int | None:
-        """Return the last of these times up to `moment`; `None` if it is not later than `floor`."""
-        last = self.after(moment) - self.period
-        return last if last > floor else None
+    def latest(self, moment: int, floor: int) -> int:
+        """Return the last of these times up to `moment`; `floor` if there is none after that."""
+        return max(self.after(moment) - self.period, floor)
 
 
 class CronTimes:
@@ -148,8 +147,8 @@ class CronTimes:
         self._known = moment, after
         return after
 
-    def until(self, moment: int, floor: int) -> int | None:
-        """Return the last of these times up to `moment`; `None` if it is not later than `floor`.
+    def latest(self, moment: int, floor: int) -> int:
+        """Return the last of these times up to `moment`; `floor` if there is none after that.
 
         The library can be asked for the next time only. So this looks from longer and longer before
         `moment` on, and then halves the span in which later times may be.
@@ -161,11 +160,9 @@ class CronTimes:
         if not last <= moment < following:
             seen = self._seen_from_before(moment, floor)
             if seen is None:
-                return None
-            last, end = (
-                seen,
-                moment,
-            )  # what is looked for is `last`, or is later and not later than this
+                return floor
+            # What is looked for is `last`, or is later and not later than `end`.
+            last, end = seen, moment
             while (following := self.after(last)) <= moment:
                 last, middle = following, (following + end) // 2
                 if (later := self.after(middle)) <= moment:
@@ -173,7 +170,7 @@ class CronTimes:
                 else:
                     end = middle
             self._last = last, following
-        return last if last > floor else None
+        return max(last, floor)
 
     def _seen_from_before(self, moment: int, floor: int) -> int | None:
         """Return one of the times up to `moment`, soon before it; `None`: none is after `floor`."""
@@ -225,18 +222,6 @@ class CronTimes:
 
 Recurrence = PeriodTimes | CronTimes
 """Recurring times, in Unix milliseconds, and the time zone in which users see them."""
-
-
-def latest(rule: Recurrence, moment: int, floor: int) -> int:
-    """Return the last time of a recurrence up to `moment`; `floor` if there is none after it.
-
-    Args:
-        rule: the recurrence.
-        moment: in Unix milliseconds.
-        floor: the start of the range, in Unix milliseconds.
-    """
-    last = None if moment <= floor else rule.until(moment, floor)
-    return floor if last is None else last
 
 
 def recurrence(cron: str | None, every: Duration | None, timezone: str) -> Recurrence:

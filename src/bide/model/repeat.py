@@ -14,7 +14,7 @@ import msgspec
 
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_RULE, check_whole
-from bide.model.recurrence import CronTimes, PeriodTimes, Recurrence, exact_text, latest
+from bide.model.recurrence import CronTimes, PeriodTimes, Recurrence, exact_text
 from bide.model.recurrence import period as as_period
 from bide.model.times import (
     LATEST,
@@ -92,7 +92,7 @@ class Repeat(ABC):
 
         All are Unix milliseconds. The floor may be no time of the rule, and be before its start.
         """
-        last = latest(self.recurrence(), min(moment, self.end), floor)
+        last = self.recurrence().latest(min(moment, self.end), floor)
         return last if last >= self._first else floor
 
     def grace_of(self, moment: int) -> int:

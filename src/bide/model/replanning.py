@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from bide.model.message import RUN_ENDED, Message
-from bide.model.recurrence import Recurrence, latest
+from bide.model.recurrence import Recurrence
 from bide.model.repeat import Repeat
 from bide.model.runs import Run, merged
 from bide.model.time_rule import date_of, in_window, repeat_of, time_rule_of, with_date
@@ -112,6 +112,6 @@ def _nearest(run: Run, rule: Repeat, times: Recurrence) -> int | None:
     # Only a time that is nearer than the later one.
     floor = max(run.previous or 0, start - 1, run.at - (later - run.at))
     if floor < run.at:
-        earlier = latest(times, run.at, floor)
+        earlier = times.latest(run.at, floor)
         nearest = earlier if earlier > floor else nearest
     return nearest

@@ -21,7 +21,7 @@ from bide.model.command_parts import NextRun
 from bide.model.errors import InvalidArgument
 from bide.model.limits import MAX_NAME
 from bide.model.message import HELD, RUN_ENDED, Item, Message, NewMessage
-from bide.model.recurrence import Recurrence, latest
+from bide.model.recurrence import Recurrence
 from bide.model.repeat import Repeat
 from bide.model.time_rule import TimeRule, checked_window, repeat_of, time_rule_of
 from bide.model.times import LATEST, iso, unix
@@ -197,7 +197,7 @@ def merged(rule: Repeat, window: Window, at: int, times: Recurrence) -> int:
     """
     if rule.missed == "all":
         return at
-    return latest(times, min(window.opening(at), rule.end), at)
+    return times.latest(min(window.opening(at), rule.end), at)
 
 
 def first_run_of(message: NewMessage, at: int | None, delay: int, now: int) -> FirstRun:

@@ -108,8 +108,10 @@ class Mover:
         return self.counted()
 
     def counted(self) -> Moved:
-        """Return what was done so far, with what is in the source now: also after a run that has
-        not come to its end."""
+        """Return what was done so far, and count what is in the source now.
+
+        Also after a run that has not come to its end.
+        """
         self.moved.ends(self._source.counts())
         return self.moved
 

@@ -59,8 +59,7 @@ class Surroundings:
         """By queue: the subscriptions that send nothing."""
 
     def workers_of(self, queue: str, now: int) -> Steps[list[Serving] | None]:
-        """Return the workers that report that they serve a queue; `None` if perhaps not all are
-        known.
+        """Return the workers that report that they serve a queue; `None`: not all may be known.
 
         Args:
             queue: its name in the store.
@@ -153,16 +152,15 @@ def _reports(registers: Iterable[str], now: int) -> Steps[_ReportsByQueue | None
 def _serving(queue: str, reports: Iterable[tuple[str, Report]]) -> list[Serving]:
     """Return the workers that serve a queue, by holder, of the reports about it.
 
-    Several reports may be about one holder; the first that says how busy it is counts.
+    Several reports may be about one holder, the oldest first; the last one that says how busy it is
+    counts, as in `bide.observing.workers`.
     """
     by_holder: dict[str, Serving] = {}
-    busy_holders: set[str] = set()
     for holder, report in reports:
         busy = report.busy.get(queue)
-        if busy is not None and holder not in busy_holders:
+        if busy is not None:
             # A `Serving` has the fields of a `Busy` after its holder.
             by_holder[holder] = Serving(holder, *msgspec.structs.astuple(busy))
-            busy_holders.add(holder)
         else:
             by_holder.setdefault(holder, Serving(holder))
     return [by_holder[holder] for holder in sorted(by_holder)]

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
-from bide.lane.steps import Steps
+from bide.lane.steps import Steps, following
 from bide.model.commands import Count, Find, Purge, Scan, Where
 from bide.model.limits import MAX_BYTES
 from bide.model.parts import in_parts
 from bide.model.replies import Counts, Found, Page
 from bide.model.undoing import PART
+from bide.queue.steps import movable
 
 
 def look_at_purge(command: Purge) -> Steps[int]:
@@ -44,6 +45,17 @@ def purge_part(command: Purge, cursor: str | None = None) -> Steps[tuple[int, st
         return len(page.messages), page.cursor
     end_times = [message.ended for message in page.messages if message.ended is not None]
     return sum(time < before for time in end_times), page.cursor
+
+
+def look_at_reschedule(first: Scan) -> Steps[int]:
+    """Return how many messages of a scan a reschedule of their group would change now."""
+    scan: Scan | None = first
+    count = 0
+    while scan is not None:
+        page: Page = yield scan
+        count += len(movable(page.messages))
+        scan = following(scan, page)
+    return count
 
 
 def look_at_dead(queue: str, ids: Sequence[str] | None) -> Steps[int]:

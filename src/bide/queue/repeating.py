@@ -72,8 +72,7 @@ def _held(message: Message, now: int) -> tuple[str, int]:
 
 
 def _resumed(message: Message, now: int) -> tuple[str, int] | None:
-    """Return the first run of a message that is held from now on; if there is none, one that is
-    over."""
+    """Return the first run from now on of a message that is held, or an ended one without any."""
     run = Run.of(message.run or "")
     if not run.held:
         return None

@@ -213,17 +213,6 @@ def movable(messages: Iterable[Message]) -> list[str]:
     return unheld(message for message in messages if not message.held)
 
 
-def look_at_reschedule(first: Scan) -> Steps[int]:
-    """Count what `rescheduling` would change now."""
-    scan: Scan | None = first
-    count = 0
-    while scan is not None:
-        page: Page = yield scan
-        count += len(movable(page.messages))
-        scan = following(scan, page)
-    return count
-
-
 def rescheduling(command: Reschedule, first: Scan) -> Steps[int]:
     """Reschedule what no worker holds of a scan, page by page; return how many were changed."""
     scan: Scan | None = first

@@ -56,7 +56,6 @@ from bide.queue.steps import (
     ending,
     exported,
     loading,
-    look_at_reschedule,
     putting,
     repeated,
     rescheduling,
@@ -691,6 +690,8 @@ class Queue(BaseQueue):
             return self._undoable(command, where=self._builder.where(group, after, before))
         scan = self._builder.scan(None, group, after, before, BULK)
         if dry_run:
+            from bide.queue.dry_run import look_at_reschedule
+
             return self._run(look_at_reschedule(scan))
         if date is not None:
             return self._run(dates.dating_all(command, scan, date))

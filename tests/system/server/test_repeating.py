@@ -355,6 +355,8 @@ def test_one_is_held_resumed_and_run_now(client: Client, clock: FakeClock) -> No
 def test_one_that_is_held_stays_when_its_group_is_rescheduled(client: Client) -> None:
     client.put(ONE, {"body": 1, "repeat": HOURLY, "group": "g"})
     assert client.post(f"{ONE}/hold").status == 200
+    counted = client.send("PATCH", f"{Q}/messages?group=g&dry_run=true", {"delay": "1m"})
+    assert (counted.status, counted.json["count"]) == (200, 0)
     moved = client.send("PATCH", f"{Q}/messages?group=g", {"delay": "1m"})
     assert (moved.status, moved.json["count"]) == (200, 0)
     assert client.get(ONE).json["due"] == LATEST

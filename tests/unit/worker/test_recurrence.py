@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import bide
-from bide.model.recurrence import CronTimes, PeriodTimes, Recurrence, latest, parse, recurrence
+from bide.model.recurrence import CronTimes, PeriodTimes, Recurrence, parse, recurrence
 from bide.model.times import to_datetime
 from bide.testing import ManualWorker, ScratchStore
 from tests.effort import effort
@@ -139,9 +139,9 @@ def test_cron_is_what_looking_at_every_minute_gives(
         at = cron.after(at)
     assert found == [moment for moment in expected if begin < moment < end]
     if found:
-        assert latest(cron, end - 1, begin) == found[-1]
+        assert cron.latest(end - 1, begin) == found[-1]
         for moment in found:
-            assert latest(cron, moment, begin) == latest(cron, moment + 1, begin) == moment
+            assert cron.latest(moment, begin) == cron.latest(moment + 1, begin) == moment
     assert all(cron.after(moment - 1) == moment for moment in found)
 
 
@@ -154,7 +154,7 @@ def test_every_is_a_grid_that_no_zone_moves(
     assert moment < following <= moment + period
     assert following % period == 0
     assert every.after(following - 1) == following
-    assert latest(every, moment, 0) == following - period
+    assert every.latest(moment, 0) == following - period
 
 
 def walls(rule: Recurrence, start: str, count: int) -> list[str]:
@@ -286,8 +286,8 @@ def test_the_last_of_many_is_found_without_going_through_all(
     now = int(datetime(2026, 11, 21, 9, 20, tzinfo=UTC).timestamp() * 1000)
     long_ago = int(datetime(1999, 1, 1, tzinfo=UTC).timestamp() * 1000)
     monkeypatch.setattr(CronTimes, "after", counted)
-    assert f"{told(latest(rule, now, long_ago), UTC_ZONE):%Y-%m-%dT%H:%M}" == last
-    assert latest(rule, now, now - 1) == now - 1
+    assert f"{told(rule.latest(now, long_ago), UTC_ZONE):%Y-%m-%dT%H:%M}" == last
+    assert rule.latest(now, now - 1) == now - 1
     assert steps < 100
 
 

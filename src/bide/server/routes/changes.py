@@ -15,7 +15,7 @@ from bide.model.times import milliseconds
 from bide.model.undoing import bulk_of
 from bide.queue.arguments import check_running
 from bide.queue.dates import dating, dating_page, with_new_date
-from bide.queue.dry_run import look_at_dead
+from bide.queue.dry_run import look_at_dead, look_at_reschedule
 from bide.queue.steps import after_stop, edited, movable
 from bide.server import wire
 from bide.server.call import ApiCall
@@ -185,9 +185,9 @@ async def reschedule_where(
     date = content.date(undo=query.undo)
     command = call.arguments.reschedule([], content.delay, content.new_due(date), None)
     if query.dry_run:
-        # A dry run of a cancel counts the same messages: those that no worker holds.
-        dry_run = call.arguments.cancel_where(*query.rule, dry_run=True)
-        return undoing.MovedOut((await call.ask(Affected, dry_run)).count)
+        all_of_group = call.arguments.scan(None, *query.rule, BULK)
+        with call.visit.slowly():
+            return undoing.MovedOut(await call.carry_out(look_at_reschedule(all_of_group)))
     if query.undo:
         bulk = bulk_of(command, call.arguments.where(*query.rule))
         part = await undoing.change(call, bulk, query.cursor)

@@ -10,7 +10,6 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from bide.model.message import Message
-from bide.model.recurrence import latest
 from bide.model.repeat import Cron, Repeat
 from bide.model.runs import Run, began_late, first_begun
 from bide.model.time_rule import repeat_of
@@ -145,7 +144,7 @@ def _time_before(rule: Repeat, at: int) -> int | None:
     while span < 2 * at:
         first_time = rule.after(max(0, at - span))
         if first_time is not None and first_time < at:
-            return latest(rule.recurrence(), at - 1, first_time)
+            return rule.recurrence().latest(at - 1, first_time)
         span *= 2
     return None
 
