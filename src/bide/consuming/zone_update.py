@@ -42,6 +42,10 @@ Ask = Callable[[Command], Awaitable[Any]]
 PAGE = 500
 """How many messages are read at a time."""
 
+REST = 4
+"""How many times as long as a command takes the update waits after it: so it takes a fifth of the
+store's time at most, and nobody waits for it while it reads millions of messages."""
+
 LOOK_EVERY = 60.0
 """Seconds between two looks of a process at what its claims have shown."""
 
@@ -79,12 +83,19 @@ class _Body(msgspec.Struct):
 async def keep_planned(ask: Ask, clock: Clock) -> None:
     """Plan the messages of a store again where this is needed, now and after puts of old processes.
 
-    Runs until cancelled.
+    Runs until cancelled, in the background: see `REST`.
 
     Args:
         ask: executes commands on the store.
         clock: measures pauses.
     """
+
+    async def ask_slowly(command: Command) -> Any:
+        begun = clock.monotonic()
+        reply = await ask(command)
+        await sleep(clock, REST * (clock.monotonic() - begun))
+        return reply
+
     zones = own_zones()
     if not zones.version:
         _log.info("the version of the time zones of this machine is not known: no message moves")
@@ -94,15 +105,15 @@ async def keep_planned(ask: Ask, clock: Clock) -> None:
     while True:
         try:
             if not is_done:
-                queues = await queues_of(ask)
+                queues = await queues_of(ask_slowly)
                 random.shuffle(queues)  # several processes that start together share the work
                 for queue in queues:
-                    await update_queue(ask, queue, zones)
+                    await update_queue(ask_slowly, queue, zones)
                 is_done = True
             for queue, put in take_behind().items():
                 if clock.monotonic() - read_at.get(queue, -LOOK_AGAIN) >= LOOK_AGAIN:
                     read_at[queue] = clock.monotonic()
-                    await update_queue(ask, queue, zones, put=put)
+                    await update_queue(ask_slowly, queue, zones, put=put)
         except StoreError as error:  # it is away: the next look goes on
             _log.debug("messages are planned again later: %s", error)
         await sleep(clock, LOOK_EVERY)

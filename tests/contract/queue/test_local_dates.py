@@ -5,6 +5,7 @@ import os
 import zoneinfo
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ from typing import Any
 import pytest
 
 import bide
-from bide.clock import SYSTEM_CLOCK
-from bide.consuming.zone_update import Ask, keep_planned, record_of, update_queue
+from bide.clock import SYSTEM_CLOCK, Timer
+from bide.consuming.zone_update import PAGE, REST, Ask, keep_planned, record_of, update_queue
 from bide.lane.shared import close_lane, open_lane
-from bide.model.commands import Command, Edit
+from bide.model.commands import Command, Edit, Put
 from bide.model.message import Message
 from bide.model.times import iso, unix
 from bide.model.zones import own_zones
+from bide.testing.clock import FakeClock
 from bide.testing.hooks import lane_of
 from tests.stores_of_each_kind import STORES, url_of
 from tests.system.server.process import urls_of_namespaces
@@ -293,17 +295,57 @@ def test_an_old_process_puts_by_its_own_rules(
 
 
 def keep_planned_until(url: str, condition: Callable[[], bool]) -> None:
-    """Run what a worker runs in the background until a condition holds."""
+    """Run what a worker runs in the background until a condition holds, and it has noted that."""
 
     async def work(ask: Ask) -> None:
         async with asyncio.timeout(60):
+            before = await record_of(ask, "orders")
             task = asyncio.create_task(keep_planned(ask, SYSTEM_CLOCK))
             while not await asyncio.to_thread(condition):  # noqa: ASYNC110  (no event is set)
+                await asyncio.sleep(0.01)
+            while await record_of(ask, "orders") == before:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert not task.done()
         task.cancel()
 
     run(url, work)
+
+
+class PassingClock(FakeClock):
+    """A clock by which each pause is over at once."""
+
+    def call_later(
+        self, loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], object]
+    ) -> Timer:
+        self.advance(seconds)
+        return loop.call_soon(callback)
+
+
+def test_the_background_leaves_most_of_the_time_to_others() -> None:
+    clock = PassingClock()
+    begun: list[float] = []
+
+    async def update(orders: bide.Queue) -> None:
+        async def ask_for_a_second(command: Command) -> Any:
+            begun.append(clock.monotonic())
+            clock.advance(1)
+            reply = await lane_of(orders).acall(command)
+            if isinstance(command, Put):  # it notes that all is read
+                done.set()
+            return reply
+
+        done = asyncio.Event()
+        task = asyncio.create_task(keep_planned(ask_for_a_second, clock))
+        async with asyncio.timeout(60):
+            await done.wait()
+        task.cancel()
+
+    with bide.Queue("orders", "memory://") as orders:
+        orders.put_many([bide.NewMessage(1, delay="1h")] * 2 * PAGE)
+        asyncio.run(update(orders))
+    pauses = [after - before - 1 for before, after in pairwise(begun)]
+    assert len(pauses) > 3
+    assert min(pauses) >= REST
 
 
 def test_a_cron_in_a_zone_moves(orders: bide.Queue, url: str, later: Path) -> None:
