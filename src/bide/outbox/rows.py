@@ -360,13 +360,13 @@ class SqliteOutbox:
     def execute(
         self, connection: DbApi, commands: Sequence[cmd.Command], now: int | None
     ) -> list[Reply]:
-        """Write the rows."""
+        """Write the rows; a command that is refused begins no transaction."""
+        timed_commands = timed(commands, now)
         if connection.begins:
             # At once: a transaction that has only read cannot write if another one has meanwhile.
             connection.execute("BEGIN IMMEDIATE")
         for statement in CREATE_TABLES["sqlite"]:
             connection.execute(statement)
-        timed_commands = timed(commands, now)
         connection.executemany(
             "INSERT INTO bide_outbox (queue, id, command) VALUES (?, ?, ?)",
             list(_split(timed_commands)),

@@ -1,6 +1,7 @@
 """The forwarder: once each, in the order of the commits, whatever dies."""
 
 import itertools
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -82,6 +83,16 @@ def test_a_put_into_a_closed_group_is_done_with(orders: bide.Queue, url: str, sh
     assert orders.get("a") is None
     assert rows(shop) == []
     assert rows(shop, "bide_outbox_dead") == []
+
+
+def test_what_is_refused_begins_no_transaction(tmp_path: Path) -> None:
+    with (
+        bide.Queue("orders", "http://127.0.0.1:9") as orders,
+        closing(sqlite3.connect(tmp_path / "shop.db")) as shop,
+    ):
+        with pytest.raises(bide.InvalidArgument, match="cancelled by its id"):
+            orders.cancel(group="order:42", within=shop)
+        assert not shop.in_transaction
 
 
 def test_a_cancel_of_what_runs_reaches_its_worker(url: str, shop: Any, tmp_path: Path) -> None:
