@@ -365,8 +365,9 @@ def _inspect(function: Callable[..., Any], name: str) -> tuple[Any, bool]:
     required = [parameter for parameter in parameters if parameter.default is parameter.empty]
     if not 1 <= len(positional) <= 2 or not set(required) <= set(positional):
         raise InvalidArgument(f"{name}: {TAKES}")
-    hints = hints_of(function, name)
-    bodies_type = hints.get(positional[0].name, list)
+    annotation = positional[0].annotation
+    annotation = hints_of(function, name).get(positional[0].name, annotation)
+    bodies_type = list if annotation is inspect.Parameter.empty else annotation
     if bodies_type is not list and get_origin(bodies_type) is not list:
         raise InvalidArgument(
             f"{name} takes many messages at once: annotate {positional[0].name} with a list, such "

@@ -327,7 +327,8 @@ def check_is_no_generator(function: Any) -> None:
     Raises:
         InvalidArgument: it is a generator.
     """
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    called = called_function(function)
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise InvalidArgument(
             f"{name_of(function)} is a generator: calling it runs nothing; remove the yield"
         )
@@ -420,8 +421,22 @@ def name_of(function: Any) -> str:
     return f"{module}.{name}" if module else str(name)
 
 
+class Wrapping:
+    """An object that calls the function `__wrapped__`, and returns what that returns."""
+
+    __wrapped__: Callable[..., Any]
+
+
+def called_function(function: Any) -> Any:
+    """Return the function that is called for a partial, a static method or a task."""
+    while isinstance(function, (partial, staticmethod, Wrapping)):
+        function = function.func if isinstance(function, partial) else function.__wrapped__
+    return function
+
+
 def is_coroutine_function(function: Any) -> bool:
     """Tell whether calling a function makes a coroutine."""
+    function = called_function(function)
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004  (an object whose call is a coroutine)
     )
@@ -444,9 +459,13 @@ def hints_of(function: Any, name: str) -> dict[str, Any]:
     Raises:
         InvalidArgument: they cannot be resolved.
     """
-    target = getattr(function, "func", function)  # of a functools.partial
-    if not isinstance(target, (types.FunctionType, types.MethodType)):
-        target = type(target).__call__  # an object that is called like a function
+    target = called_function(function)
+    # As its signature is: that of what a decorator has wrapped into an object.
+    while not isinstance(target, (types.FunctionType, types.MethodType)):
+        if not hasattr(target, "__wrapped__"):
+            target = type(target).__call__  # an object that is called like a function
+            break
+        target = called_function(target.__wrapped__)
     try:
         return get_type_hints(target, include_extras=True)
     except Exception as error:

@@ -169,7 +169,7 @@ class Parameters:
         self.takes_within = joins and WITHIN in self._signature.parameters
         """Whether a parameter takes the connection of the transaction in which it runs."""
         self._check_is_bound()
-        hints = hints_of(function, self._name)
+        hints = self._annotations() | hints_of(function, self._name)
         for parameter in self._signature.parameters.values():
             self._add(parameter, hints.get(parameter.name, Any))
         self._decode_call = self._call_decoder(hints)
@@ -181,6 +181,14 @@ class Parameters:
 
     def __str__(self) -> str:
         return self._text
+
+    def _annotations(self) -> dict[str, Any]:
+        """Return what the signature has as annotations, for functions that have it alone."""
+        return {
+            name: parameter.annotation
+            for name, parameter in self._signature.parameters.items()
+            if parameter.annotation is not parameter.empty
+        }
 
     def _as_text(self, hints: Mapping[str, Any]) -> str:
         """Return the parameters that arguments have, with annotations that are types, not text."""

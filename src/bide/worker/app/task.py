@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import update_wrapper
 from typing import Any, Generic, Literal, ParamSpec, TypeVar
 
-from bide.consuming.handler import is_coroutine_function, name_of, seconds_of
+from bide.consuming.handler import Wrapping, is_coroutine_function, name_of, seconds_of
 from bide.consuming.handling import Handler, Handling
 from bide.consuming.parameters import TaskParameters
 from bide.model.backoff import Backoff
@@ -28,7 +28,7 @@ Call = tuple[Any, ...] | Mapping[str, Any]
 """The arguments of one call: by position, or by name."""
 
 
-class Task(Generic[P, R]):
+class Task(Wrapping, Generic[P, R]):
     """A function that messages call, made by `App.task`. Calling it runs it here and now.
 
     Its arguments travel as `{"task": name, "args": {parameter: value}}`: each value has the type

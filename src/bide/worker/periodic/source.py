@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from bide.consuming.handler import check_takes
+from bide.consuming.handler import called_function, check_takes, is_coroutine_function
 from bide.consuming.handling import Handling
 from bide.consuming.outcomes import Bury, Discard, Retry
 from bide.consuming.store_client import StoreClient
@@ -236,7 +236,9 @@ def inspect_source(function: Callable[..., Any], queue: str, name: str | None) -
             "it one with name="
         )
     check_queue(home_of(check_queue(queue), source_name))
-    is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+    is_async = is_coroutine_function(function) or inspect.isasyncgenfunction(
+        called_function(function)
+    )
     return source_name, is_async
 
 
