@@ -252,6 +252,39 @@ def test_a_job_without_a_queue_says_what_is_missing() -> None:
         Remind(1).message()
 
 
+def test_a_subclass_is_a_job_only_if_it_is_registered_itself() -> None:
+    class Welcome(Refuse):
+        def run(self) -> None:
+            ran.append(("welcome", self.meeting))
+
+    app = bide.App("memory://")
+    app.job("meetings")(Refuse)
+    with pytest.raises(bide.InvalidArgument, match="Welcome belongs to no queue yet"):
+        Welcome(7).message()
+    app.job("meetings")(Welcome)
+    assert Welcome(7).message().headers == {"bide-job": "Welcome"}
+    assert Refuse(7).message().headers == {"bide-job": "Refuse"}
+
+
+def test_a_job_has_one_name() -> None:
+    app = bide.App("memory://")
+    app.job("meetings")(Refuse)
+    with pytest.raises(bide.InvalidArgument, match="Refuse is registered as 'Refuse' already"):
+        app.job("others", "refuse")(Refuse)
+    app.job("others")(Refuse)
+    assert list(app.queue_handlers) == ["meetings", "others"]
+    assert Refuse(7).message().headers == {"bide-job": "Refuse"}
+
+
+def test_a_job_may_have_no_headers() -> None:
+    class Plain(Refuse):
+        def options(self) -> dict[str, Any]:
+            return {"headers": None}
+
+    bide.App("memory://").job("meetings")(Plain)
+    assert Plain(7).message().headers == {"bide-job": "Plain"}
+
+
 def test_a_job_without_run_says_what_is_missing() -> None:
     class Idle(bide.Job): ...
 

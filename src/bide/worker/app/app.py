@@ -92,10 +92,11 @@ class Job(msgspec.Struct):
         """Return what `queue.put(job)` puts.
 
         Raises:
-            InvalidArgument: its class was not registered with `App.job`, or `options` returns an
-                option that messages do not have.
+            InvalidArgument: its class itself was not registered with `App.job`, or `options`
+                returns an option that messages do not have.
         """
-        if not self._name:
+        name = _job_name(type(self))
+        if not name:
             raise InvalidArgument(
                 f"{type(self).__name__} belongs to no queue yet; register it with @app.job(queue)"
             )
@@ -103,11 +104,16 @@ class Job(msgspec.Struct):
         at = due if isinstance(due, datetime) else None
         delay = None if isinstance(due, datetime) else due
         options = dict(self.options())
-        headers = {**options.pop("headers", {}), JOB: self._name}
+        headers = {**(options.pop("headers", None) or {}), JOB: name}
         try:
             return NewMessage(self, delay=delay, at=at, id=self.key(), headers=headers, **options)
         except TypeError as error:  # an unexpected keyword argument
             raise InvalidArgument(f"options of {type(self).__name__}: {error}") from error
+
+
+def _job_name(job_class: type[Job]) -> str:
+    """Return the name that a class itself was registered under, not its parent; or ""."""
+    return str(vars(job_class).get("_name", ""))
 
 
 def _name_of_task(function: Callable[..., Any]) -> str:
@@ -353,8 +359,8 @@ class App(Periodic):
 
         Raises:
             InvalidArgument: it is not a `Job`, it has no `run`, its `run` or `still_wanted` takes
-                other parameters, one of them is plain and the other async, the name is taken, or
-                the queue has a plain handler.
+                other parameters, one of them is plain and the other async, the name is taken, it
+                was registered under another name, or the queue has a plain handler.
         """
 
         check_decorator(queue, 'app.job("orders")')
@@ -379,6 +385,12 @@ class App(Periodic):
                 )
             job_name = check_name(name or job_class.__name__, "name")
             self._check_is_new_in(queue, job_name)
+            former_name = _job_name(job_class)
+            if former_name and former_name != job_name:  # its messages have but one
+                raise InvalidArgument(
+                    f"{job_class.__name__} is registered as {former_name!r} already, and its "
+                    "messages carry that name; give it the same name here, or register a subclass"
+                )
             overrides = job_class.still_wanted is not Job.still_wanted
             handler = make_handler(
                 job_class.run,
