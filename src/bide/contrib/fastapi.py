@@ -14,14 +14,15 @@ It imports Starlette alone, and works in Starlette without FastAPI.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse
 
 from bide.clock import SYSTEM_CLOCK, Clock
+from bide.engines.registry import opener
 from bide.model.errors import WrongContext
 from bide.model.times import Duration
 from bide.queue.aio import AsyncQueue
@@ -68,14 +69,18 @@ def lifespan(
     Args:
         app: the handlers to run in each process of the application; its store is the one of the
             queues.
-        url: of the store; by default that of `app`, else `BIDE_URL`, else `sqlite:///bide.db`.
+        url: of the store, in place of that of `app`, which uses it until the application stops; by
+            default that of `app`, else `BIDE_URL`, else `sqlite:///bide.db`.
         worker: whether to run the handlers of `app` here; false if `bide worker` does.
         queues: run only the handlers of these.
         grace: how long handlers may take to finish when the application stops.
 
     Raises:
-        InvalidArgument: when the application starts: the app has no handlers.
+        InvalidArgument: `url` names no store; or when the application starts: the app has no
+            handlers.
     """
+    if url is not None:
+        opener(url)  # raises if it is not the URL of a store
 
     @asynccontextmanager
     async def open_and_close(application: Any) -> AsyncIterator[dict[str, Any]]:
@@ -83,15 +88,29 @@ def lifespan(
         # Also here, for applications that drop what a lifespan yields.
         application.state.bide = opened
         try:
-            if app is not None and worker:
-                async with app.running(queues, grace=grace) as opened.worker:
+            with _on_store(app, url):
+                if app is not None and worker:
+                    async with app.running(queues, grace=grace) as opened.worker:
+                        yield {STATE: opened}
+                else:
                     yield {STATE: opened}
-            else:
-                yield {STATE: opened}
         finally:
             await opened.close()
 
     return open_and_close
+
+
+@contextmanager
+def _on_store(app: App | None, url: str | None) -> Iterator[None]:
+    """Let an app, its worker and what its tasks put use another store, as `bide worker --url`."""
+    if app is None or url is None:
+        yield
+        return
+    own_url, app._url = app._url, url
+    try:
+        yield
+    finally:
+        app._url = own_url
 
 
 def queue(

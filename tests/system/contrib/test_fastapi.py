@@ -192,6 +192,42 @@ def test_the_url_of_the_lifespan_and_of_a_queue(tmp_path: Path) -> None:
         assert client.get("/").json() == [main, other]
 
 
+@pytest.mark.parametrize("worker", [True, False])
+def test_the_app_uses_the_url_of_the_lifespan(tmp_path: Path, worker: bool) -> None:
+    own, given = (f"sqlite:///{tmp_path}/{name}.db" for name in ("own", "given"))
+    handled, reminded = list[Any](), list[int]()
+    jobs = jobs_of(handled, own)
+
+    @jobs.task
+    async def remind(number: int) -> None:
+        reminded.append(number)
+
+    app = site_of(jobs, url=given, worker=worker)
+
+    @app.post("/reminders")
+    async def put() -> str:
+        return (await remind.aput(7)).id
+
+    with TestClient(app) as client:
+        client.post("/mails", json={"to": "ann"})
+        client.post("/reminders")
+        if worker:
+            wait_until(lambda: handled and reminded == [7])
+    jobs.close()
+    assert jobs.url == own
+    for name in ("mails", "remind"):
+        with bide.Queue(name, own) as queue:
+            assert queue.counts().sizes.ready == 0
+        with bide.Queue(name, given) as queue:
+            counts = queue.counts()
+            assert (counts.flow.acked, counts.sizes.ready) == ((1, 0) if worker else (0, 1))
+
+
+def test_a_url_that_names_no_store_is_refused() -> None:
+    with pytest.raises(bide.InvalidArgument, match=r"sqlite:///shop\.db"):
+        lifespan(url="shop.db")
+
+
 def test_starlette_and_a_mounted_application(tmp_path: Path) -> None:
     seen: list[bide.AsyncQueue] = []
     mails = queue("mails", keep="1d")
