@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from sqlalchemy.orm import Session
 import bide
 from bide.contrib.flask import Bide
 from bide.testing import WorkerFactory
+from bide.worker.app.loading import load
 
 
 def app_of(tmp_path: Path, name: str = "shop") -> Flask:
@@ -168,6 +170,37 @@ def test_a_task_puts_into_the_store_of_the_current_application(tmp_path: Path) -
         assert expire.get("one") is None
         assert asyncio.run(orders.counts()).sizes.delayed == 0
     jobs.close()
+
+
+def test_the_url_of_a_worker_is_that_of_what_its_handlers_put(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = f"sqlite:///{tmp_path}/given.db"
+    jobs = Bide(app := app_of(tmp_path))
+    other = app_of(tmp_path, "other")
+
+    @jobs.task
+    def expire(order: int) -> None: ...
+
+    module = types.ModuleType("shop_of_a_worker")
+    monkeypatch.setattr(module, "jobs", jobs, raising=False)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert load(f"{module.__name__}:jobs", given) is jobs  # as bide worker --url does
+    with app.app_context():
+        assert expire.queue.url == given
+        assert jobs.queue("orders").url == given
+    jobs.init_app(other)
+    with app.app_context():
+        assert expire.queue.url == app.config["BIDE_URL"]
+    jobs.close()
+
+
+def test_an_application_has_one_extension(tmp_path: Path) -> None:
+    jobs = Bide(app := app_of(tmp_path))
+    jobs.init_app(app)
+    with pytest.raises(bide.InvalidArgument, match=r"'shop' has a Bide already, .* one Bide\(\)"):
+        Bide(app)
+    assert app.extensions["bide"].jobs is jobs
 
 
 def test_a_task_joins_a_session(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.contrib.context_app import ContextApp
 from bide.contrib.project_program import ProjectProgram
 from bide.engines.registry import default_url, opener
-from bide.model.errors import WrongContext
+from bide.model.errors import InvalidArgument, WrongContext
 from bide.queue.aio import AsyncQueue
 from bide.queue.sync import Queue
 from bide.worker.app.lifespan import Lifespan
@@ -50,13 +50,14 @@ class Bide(ContextApp):
     `flask bide worker` forwards.
 
     Args:
-        app: the application, if it exists already; else call `init_app`.
+        app: the application, if it exists already; else call `init_app`. It has one extension.
         lifespan: opens and closes what handlers need, such as a connection pool: a function that
             takes the app and returns a context manager, plain or async.
         clock: for tests; see `bide.testing.FakeClock`.
 
     Raises:
-        InvalidArgument: the configured URL names no store.
+        InvalidArgument: the configured URL names no store, or the application has another
+            extension of bide.
     """
 
     def __init__(
@@ -80,8 +81,14 @@ class Bide(ContextApp):
         context of the last one.
 
         Raises:
-            InvalidArgument: the configured URL names no store.
+            InvalidArgument: the configured URL names no store, or the application has another
+                extension of bide.
         """
+        if NAME in app.extensions and app.extensions[NAME].jobs is not self:
+            raise InvalidArgument(
+                f"the application {app.name!r} has a Bide already, and runs the handlers of one; "
+                "make one Bide() for all of its modules"
+            )
         url = app.config.get("BIDE_URL") or default_url()
         opener(url)  # raises if it is not the URL of a store
         self._flask, self._url = app, url
@@ -123,17 +130,19 @@ class Bide(ContextApp):
     def _url_of_application(self) -> str:
         """Return the URL of the store of the current application.
 
+        `bide worker --url` replaces that of the application in whose context handlers run.
+
         Raises:
             WrongContext: it has no extension of bide.
         """
-        app = current_app if has_app_context() else self._flask
+        app = cast("Any", current_app)._get_current_object() if has_app_context() else self._flask
         extension = app.extensions.get(NAME) if app is not None else None
         if extension is None:
             raise WrongContext(
                 "this application has no bide yet: call init_app(app) of bide.contrib.flask.Bide"
             )
         assert isinstance(extension, _Extension)
-        return extension.url
+        return self._url if app is self._flask else extension.url
 
 
 class _Extension(NamedTuple):
