@@ -13,7 +13,7 @@ from bide.importing.celery import TaskMessage, encoded, id_of
 from bide.importing.source import iso_seconds
 from bide.lane.shared import present_clock
 from bide.logs import logger
-from bide.model.errors import InvalidArgument
+from bide.model.errors import InvalidArgument, StopRequested
 from bide.model.identity import check_name, check_queue
 from bide.model.limits import MAX_BODY
 from bide.model.message import JOB
@@ -331,7 +331,12 @@ class CeleryPublisher:
         """Whether the log says that the broker cannot be reached."""
 
     def publish(self, message: TaskMessage, delivery: Handling) -> None:
-        """Publish one task. While the broker cannot be reached, wait: that costs no attempt."""
+        """Publish one task. While the broker cannot be reached, wait: that costs no attempt.
+
+        Raises:
+            StopRequested: the task was cancelled while it waited for the broker, or its lease was
+                lost; it was not published.
+        """
         from kombu.exceptions import OperationalError  # the kit is also there without Celery
 
         while not delivery.lost.is_set():
@@ -351,6 +356,8 @@ class CeleryPublisher:
                     self._broker_is_down = False
                     _log.warning("the broker of Celery is back")
                 return
+        # To return would be an ack, which says that the task was published.
+        raise StopRequested(f"task {message.headers['id']} was not published: it had to end first")
 
     @contextmanager
     def lifespan(self, _: App) -> Iterator[None]:

@@ -121,6 +121,18 @@ def test_a_worker_that_stops_while_the_broker_is_gone_returns_the_task(
 
 
 @pytest.mark.process
+def test_a_task_cancelled_while_the_broker_is_gone_does_not_count_as_published(
+    tmp_path: Path, source: str
+) -> None:
+    put(tmp_path, "a")
+    with bide.Queue("celery", f"sqlite:///{tmp_path / 'bide.db'}", history="1d") as queue:
+        with worker(tmp_path, source, "--celery"):
+            wait_for(said(tmp_path, "cannot be reached; waiting"), tmp_path)
+            assert queue.cancel("a", running=True, wait="1m")
+        assert [end.how for end in queue.history("a")] == ["cancelled"]
+
+
+@pytest.mark.process
 def test_a_worker_that_is_killed_loses_nothing_and_repeats_only_what_it_held(
     tmp_path: Path, source: str
 ) -> None:
