@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from traceback import format_exception_only
 from typing import Any, Generic, Protocol, TypeVar
 
+from bide.lane.inbox import FOREVER
 from bide.lane.steps import Steps
 from bide.model.commands import Command, Lease, NextRun
 from bide.model.errors import BideError, Empty, InvalidArgument, WrongContext
@@ -292,7 +293,7 @@ class _Take(Generic[HeldT]):
 
     def __init__(self, queue: Any, wait: Duration | None, lease: Duration, retry: Duration) -> None:
         self._queue = queue
-        self._wait = float("inf") if wait is None else milliseconds(wait, "wait") / 1000
+        self._wait = FOREVER if wait is None else milliseconds(wait, "wait") / 1000
         self._claim = queue._builder.claim(1, lease, queue._holder)
         self._delay = milliseconds(retry, "retry") / 1000  # in seconds
         self._delivery: HeldT | None = None
@@ -307,6 +308,8 @@ class _Take(Generic[HeldT]):
             )
         try:
             reply: Claimed = yield self._claim
+            while not reply.messages and self._wait == FOREVER:
+                reply = yield self._claim  # such a wait also ends when other messages died
             if not reply.messages:
                 raise Empty(
                     f"no message of queue {self._queue.name!r} fell due within {self._wait:g} s"

@@ -214,6 +214,16 @@ def test_take_waits_for_ever_by_default(orders: Any, clock: FakeClock) -> None:
     assert orders.counts().flow.acked == 1
 
 
+def test_take_waits_on_when_another_message_dies(orders: Any, clock: FakeClock) -> None:
+    clock.autojump = True
+    orders.put("left by a killed worker", id="dies", attempts=1)
+    orders.claim(lease=2)
+    orders.put("later", delay="8s")
+    with orders.take() as delivery:
+        assert delivery.body == "later"
+    assert orders.get("dies").state == "dead"
+
+
 def test_take_tells_when_nothing_came(orders: Any, clock: FakeClock) -> None:
     clock.autojump = True
     with pytest.raises(Empty, match="no message of queue 'orders' fell due within 5 s"):
