@@ -1,6 +1,7 @@
 """bide in Flask: queues of an application, handlers in its context, `flask bide`."""
 
 import asyncio
+import importlib
 import subprocess
 import sys
 import threading
@@ -16,7 +17,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 import bide
-from bide.contrib.flask import Bide
+from bide.consuming.handling import Handler
+from bide.contrib.flask import TARGET, Bide, _environment
 from bide.testing import WorkerFactory
 from bide.worker.app.loading import load
 
@@ -271,7 +273,7 @@ def test_flask_bide_is_the_command_line_of_the_store(tmp_path: Path) -> None:
 
 SHOP = """
 from flask import Flask
-from bide.contrib.flask import Bide
+from bide.contrib.flask import TARGET, Bide, _environment
 
 jobs = Bide()
 
@@ -304,6 +306,62 @@ def test_flask_bide_lists_and_checks_the_tasks_of_the_application(tmp_path: Path
     assert (checked.returncode, "all 1 pending message fit" in checked.stderr) == (0, True)
     assert bide_of("put", "orders", "5").returncode == 0
     assert bide_of("check-deploy").returncode == 1
+
+
+def test_flask_bide_makes_the_application_once(tmp_path: Path) -> None:
+    jobs = Bide()
+
+    def create_app() -> Flask:
+        jobs.init_app(app := app_of(tmp_path))
+
+        @jobs.handler("orders")
+        def time_out(order: int) -> None: ...
+
+        return app
+
+    app = create_app()
+    assert run(app, "put", "orders", "42").exit_code == 0
+    listed = run(app, "tasks", "--json")
+    assert (listed.exit_code, '"queue":"orders"' in listed.output) == (0, True)
+    checked = run(app, "check-deploy")
+    assert (checked.exit_code, "all 1 pending message fit" in checked.output) == (0, True)
+
+
+def test_check_deploy_makes_the_handlers_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs, made = Bide(app := app_of(tmp_path)), list[str]()
+    in_context = jobs._in_context
+    jobs.handler("orders")(lambda body: None)
+    with app.app_context():
+        jobs.queue("orders").put_many([1, 2, 3])
+
+    def counting(handler: Handler) -> Handler:
+        made.append(handler.name)
+        return in_context(handler)
+
+    monkeypatch.setattr(jobs, "_in_context", counting)
+    assert run(app, "check-deploy").exit_code == 0
+    assert len(made) == 1
+    jobs.close()
+
+
+def test_a_process_of_a_worker_loads_the_application_of_a_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shop_of_a_program.py").write_text(SHOP)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("FLASK_APP", raising=False)
+    shop = importlib.import_module("shop_of_a_program")
+    with pytest.raises(bide.InvalidArgument, match="FLASK_APP=module:create_app names it"):
+        load(TARGET)
+    with shop.create_app().app_context():
+        by_lambda = _environment(ScriptInfo(create_app=lambda: shop.create_app()))
+        environment = _environment(ScriptInfo(create_app=shop.create_app))
+    assert "FLASK_APP" not in by_lambda
+    monkeypatch.setenv("FLASK_APP", environment["FLASK_APP"])
+    assert load(TARGET) is shop.jobs
 
 
 def test_flask_bide_shows_its_help(tmp_path: Path) -> None:

@@ -55,12 +55,13 @@ def check_deploy(store: CommandStore, out: Output, target: str, skipped: tuple[s
             warn(f"--skip {pattern} names no queue in {store_of_app.shown}")
     names = [name for name in names if not any(fnmatchcase(name, glob) for glob in skipped)]
     report = DeployReport()
+    queues = app.queue_handlers  # that of a framework is made anew by each look-up
     with Bar("reading pending messages", _pending(store_of_app, names)) as bar:
         for queue, message in bar.over(_messages(store_of_app, names)):
-            refusal = refusal_of(message, queue, app.queue_handlers)
+            refusal = refusal_of(message, queue, queues)
             if refusal is not None:
                 report.refuse(refusal, message.id)
-            elif queue in app.queue_handlers:
+            elif queue in queues:
                 report.fitting += 1
             else:
                 report.unhandled[queue] += 1

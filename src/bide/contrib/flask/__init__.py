@@ -17,6 +17,7 @@ Example::
 handlers.
 """
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any, NamedTuple, cast
@@ -178,6 +179,18 @@ def _environment(info: ScriptInfo) -> dict[str, str]:
     environment = {"BIDE_URL": current_app.extensions[NAME].url}
     if outbox := current_app.config.get("BIDE_OUTBOX"):
         environment["BIDE_OUTBOX"] = str(outbox)
-    if info.app_import_path:
-        environment["FLASK_APP"] = info.app_import_path
+    if import_path := _import_path(info.create_app) or info.app_import_path:
+        environment["FLASK_APP"] = import_path
     return environment
+
+
+def _import_path(create_app: Any) -> str | None:
+    """Return what FLASK_APP has to be for a factory of `FlaskGroup(create_app=...)`.
+
+    `None`: there is none, or no other process can import it, such as a lambda.
+    """
+    module_name, name = (getattr(create_app, key, "") for key in ("__module__", "__name__"))
+    of_module = getattr(sys.modules.get(module_name), name, None)
+    if create_app is None or of_module is not create_app or module_name == "__main__":
+        return None
+    return f"{module_name}:{name}"
