@@ -140,8 +140,9 @@ class Parameters:
     """The parameters of a function that messages call: each travels by its name.
 
     Args:
-        function: plain or async. A parameter that is annotated with `bide.Handling` is given the
-            delivery by the worker, and is none of the arguments.
+        function: plain or async. A parameter that is annotated with `bide.Handling`, or without
+            annotation is named `delivery` and has the default `None`, is given the delivery by the
+            worker, and is none of the arguments.
         joins: whether a parameter named `within` is given a connection in the same way.
 
     Raises:
@@ -158,6 +159,8 @@ class Parameters:
         """The names of those annotated with `str`."""
         self._required: set[str] = set()
         """The names of those without a default."""
+        self._given: set[str] = set()
+        """The names of those that only a worker gives."""
         self._not_of_msgspec: list[str] = []
         """The names of those whose types msgspec does not decode by itself."""
         self.by_position: list[str] = []
@@ -229,14 +232,18 @@ class Parameters:
                 f"{self._name} takes {shown} by position; messages carry arguments by name, so "
                 "give each one a name, and remove the / of positional-only ones"
             )
-        # Without an annotation, its name decides whether it is the delivery.
-        if is_delivery(name, parameter.annotation if annotation is Any else annotation):
+        written = parameter.annotation if annotation is Any else annotation
+        # Without an annotation, its name decides whether it is the delivery, unless its default
+        # says that it is something else.
+        is_other = written is parameter.empty and not (required or parameter.default is None)
+        if is_delivery(name, written) and not is_other:
             if required:
                 raise InvalidArgument(
                     f"{self._name} takes the delivery, which only a worker gives it: write "
                     f"{name}: bide.Handling | None = None"
                 )
             self.delivery = name
+            self._given.add(name)
             return
         if self.takes_within and name == WITHIN:
             if required:
@@ -244,6 +251,7 @@ class Parameters:
                     f"{self._name} takes the connection, which only a worker gives it: write "
                     f"{name}: Connection | None = None"
                 )
+            self._given.add(name)
             return
         decode = json_decoder(annotation, f"{name}= of {self._name}")
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -406,9 +414,12 @@ class Parameters:
         if not names >= self._required:
             missing = ", ".join(sorted(self._required - names))
             return "missing argument", f"needs {missing}, which the arguments lack"
-        if self._other is None and not names <= self._decoders.keys():
-            unknown = ", ".join(sorted(names - self._decoders.keys()))
-            return "unknown argument", f"has no parameter {unknown}"
+        if not names <= self._decoders.keys():
+            unknown = names - self._decoders.keys()
+            if self._other is not None:  # it takes all but those
+                unknown &= self._given
+            if unknown:
+                return "unknown argument", f"has no parameter {', '.join(sorted(unknown))}"
         return None
 
     def _cannot_be_called(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

@@ -161,6 +161,46 @@ def test_a_put_refuses_what_the_function_does_not_take(
     assert expire.queue.counts().flow.put == 0
 
 
+def test_what_only_a_worker_gives_is_none_of_the_other_arguments(
+    app: bide.App, store: ScratchStore
+) -> None:
+    seen: list[Any] = []
+
+    @app.task
+    def expire(order: int, delivery: bide.Handling | None = None, **more: str) -> None:
+        seen.append((order, more))
+
+    with pytest.raises(InvalidArgument, match="gets delivery= from its worker; leave it out"):
+        expire.put(1, delivery="express")  # type: ignore[arg-type]
+    call = {"task": "expire", "args": {"order": 1, "delivery": "express"}}
+    expire.queue.put(call, id="of another program")
+    expire.put(1, reason="late")
+    with ManualWorker(app, store, errors="collect") as worker:
+        handled = worker.run_due()
+    assert "has no parameter delivery" in handled[0].reason
+    assert seen == [(1, {"reason": "late"})]
+
+
+def test_a_parameter_may_be_called_delivery(app: bide.App, store: ScratchStore) -> None:
+    seen: list[Any] = []
+
+    @app.task
+    def ship(order, delivery="post"):  # type: ignore[no-untyped-def]
+        seen.append((order, delivery))
+
+    @app.task
+    def trace(delivery=None):  # type: ignore[no-untyped-def]
+        seen.append(delivery.message.queue)
+
+    with ManualWorker(app, store) as worker:
+        ship.put(1)
+        ship.put(2, delivery="express")
+        worker.run_due()
+        trace.put()
+        worker.run_due()
+    assert seen == [(1, "post"), (2, "express"), "trace"]
+
+
 def test_calls_are_moved_cancelled_and_explained(app: bide.App, store: ScratchStore) -> None:
     @app.task
     def expire(order: int) -> None: ...

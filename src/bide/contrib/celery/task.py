@@ -138,6 +138,14 @@ class Task(tasks.Task[..., Any]):
             )
         return request
 
+    def later(self, delay: Duration | None = None, **options: Any) -> tasks.Later[...]:
+        """Say when and how it is called, by default as `@app.task` says; see `Task.later` of bide.
+
+        `expires` counts from the due time, also that of `@app.task`.
+        """
+        defaults = {"priority": self.options.priority, "expires": self.options.expires}
+        return super().later(delay, **{**defaults, **options})
+
     def delay(self, *args: Any, **kwargs: Any) -> AsyncResult:
         """Put a message that calls the function with these arguments, due at once."""
         return self.apply_async(args, kwargs)

@@ -460,10 +460,10 @@ class App(Periodic):
 
         Its name becomes a `Task`: `put` calls the function soon in a worker, `later` when you say,
         and calling it calls the function here and now. Plain or async. A parameter that is
-        annotated with `bide.Handling`, with the default `None`, is given the delivery by the
-        worker. If the function returns, the message is acked. If it raises, the message is retried
-        as `retry` says, or becomes a dead letter; `bide.Retry`, `bide.Discard` and `bide.Bury`
-        choose the outcome.
+        annotated with `bide.Handling`, or is called `delivery` without annotation, with the default
+        `None`, is given the delivery by the worker. If the function returns, the message is acked.
+        If it raises, the message is retried as `retry` says, or becomes a dead letter;
+        `bide.Retry`, `bide.Discard` and `bide.Bury` choose the outcome.
 
         Args:
             function: takes its arguments by name: no `*args`, and none by position only.

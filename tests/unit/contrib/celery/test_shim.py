@@ -277,6 +277,21 @@ def test_expires_counts_from_now_as_for_celery(shop: Shop, bide_store: ScratchSt
             shop.expire.apply_async((1,), countdown=60, expires=expires)
 
 
+def test_options_of_a_task_count_for_each_way_to_put_it(bide_store: ScratchStore) -> None:
+    app = Celery("shop", store="memory://shim")
+
+    @app.task(name="mail", priority=9, expires=60)
+    def mail(order: int) -> None: ...
+
+    mail.delay(1)
+    mail.put(2)
+    mail.later("10s").put(3)
+    mail.put_many([(4,), (5,)])
+    mail.later(priority=1, expires="1h").put(6)
+    options = [(message.priority, message.expires) for message in bide_store.puts()]
+    assert options == [(9, 60_000)] * 5 + [(1, 3_600_000)]
+
+
 def test_naive_times_are_refused(
     shop: Shop, bide_worker: WorkerFactory, bide_store: ScratchStore
 ) -> None:
