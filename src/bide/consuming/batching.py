@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import copy_context
@@ -45,6 +45,9 @@ THREADS = 64
 """How many calls of a plain function run at the same time at most."""
 
 TAKES = "a batch handler takes (bodies) or (bodies, deliveries: list[bide.Handling])"
+
+PlainCall = Callable[[], tuple[Any, BaseException | None]]
+"""Calls a plain function for a batch; returns what it returned, and what it raised."""
 
 _log = logger("bide.worker.delivery")
 
@@ -85,6 +88,7 @@ class Batching:
         timeout: how many seconds a call may take.
         in_thread: makes the context of a plain function.
         on_loop: makes the context of an async function.
+        run: makes the calls of a plain function; by default in threads of its own.
 
     Raises:
         InvalidArgument: the function takes anything else.
@@ -99,6 +103,7 @@ class Batching:
         *,
         in_thread: Callable[[], AbstractContextManager[object]],
         on_loop: Callable[[], AbstractAsyncContextManager[object]],
+        run: Callable[[PlainCall], Awaitable[tuple[Any, BaseException | None]]] | None = None,
     ) -> None:
         self.name = name_of(function)
         self.body_type, self._takes_deliveries = _inspect(function, self.name)
@@ -110,6 +115,7 @@ class Batching:
         self._timeout = timeout
         self._in_thread = in_thread
         self._on_loop = on_loop
+        self._run = run or self._in_own_thread
         # Not the threads of the event loop, whose end waits for a call that does not return.
         self._executor = ThreadPoolExecutor(THREADS, "bide-batch")
         self._process = os.getpid()
@@ -250,15 +256,15 @@ class Batching:
 
     async def _returned(self, handlings: Sequence[Handling], arguments: tuple[Any, ...]) -> Any:
         """Call the function where it belongs, and return what it returns."""
-        loop = asyncio.get_running_loop()
         if not self._is_async:
             call = partial(copy_context().run, self._call_plainly, arguments)
-            returned, error = await loop.run_in_executor(self._threads(), call)
+            returned, error = await self._run(call)
             if error is not None:
                 raise error
             return returned
         timer: asyncio.TimerHandle | None = None
         if self._timeout is not None:  # a function that swallows its cancellation is given up
+            loop = asyncio.get_running_loop()
             timer = loop.call_later(self._timeout, _tell_interrupted, handlings)
         try:
             async with asyncio.timeout(self._timeout) as timeout, self._on_loop():
@@ -272,6 +278,10 @@ class Batching:
         finally:
             if timer is not None:
                 timer.cancel()
+
+    def _in_own_thread(self, call: PlainCall) -> Awaitable[tuple[Any, BaseException | None]]:
+        """Make a call in a thread of this process."""
+        return asyncio.get_running_loop().run_in_executor(self._threads(), call)
 
     def _threads(self) -> ThreadPoolExecutor:
         """Return the threads of this process."""
@@ -302,6 +312,7 @@ def make_batch_handler(
     *,
     in_thread: Callable[[], AbstractContextManager[object]],
     on_loop: Callable[[], AbstractAsyncContextManager[object]],
+    run: Callable[[PlainCall], Awaitable[tuple[Any, BaseException | None]]] | None = None,
 ) -> Handler:
     """Return the handler of a function that takes many messages at once; see `Batching`.
 
@@ -319,6 +330,7 @@ def make_batch_handler(
         seconds_of(timeout),
         in_thread=in_thread,
         on_loop=on_loop,
+        run=run,
     )
     return Handler(
         batching.name,
@@ -327,6 +339,7 @@ def make_batch_handler(
         timeout=seconds_of(timeout),
         is_plain_batch=not is_coroutine_function(function),
         begin_gathered=batching.begin_gathered,
+        remade=partial(make_batch_handler, function, batch, linger, timeout, retry, warn_after),
         warn_after=seconds_of(warn_after, "warn_after"),
         retry=checked_retry(retry) or Backoff(),
         check=batching.decode,

@@ -49,6 +49,9 @@ class Handler:
     """Whether such a call runs in a thread, where nothing can interrupt it."""
     begin_gathered: Callable[[], None] | None = None
     """Calls the function for the messages that wait for more of them; `None`: none waits."""
+    remade: "Callable[..., Handler] | None" = None
+    """Makes the handler of a batch again, to be called in other contexts: it takes `in_thread`,
+    `on_loop` and `run`, as `Batching` does."""
 
 
 def _left_out(handling: "Handling", report: Progress) -> None:

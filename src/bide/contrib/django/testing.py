@@ -2,9 +2,10 @@
 
 import sys
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from asgiref.sync import async_to_sync, sync_to_async
 
@@ -19,6 +20,8 @@ from bide.queue.base import open_queues
 from bide.testing import AsyncManualWorker, Handled, ScratchStore
 from bide.testing.worker import LIMIT, PATIENCE, Errors
 from bide.worker.app.app import App
+
+T = TypeVar("T")
 
 
 class DjangoWorker:
@@ -165,11 +168,18 @@ class _InPlace(AsyncManualWorker):
 
 def _in_test_thread(handler: Handler) -> Handler:
     """Return a handler that runs in the thread of the test."""
+    if handler.remade is not None:  # its contexts would close the connections of the test
+        return handler.remade(in_thread=nullcontext, on_loop=nullcontext, run=_run_in_test_thread)
     if handler.is_async:  # it runs on the event loop, which is in that thread
         return handler
 
     async def call(handling: Handling) -> Any:
-        result = await sync_to_async(handler.call, thread_sensitive=True)(handling)
+        result = await _run_in_test_thread(partial(handler.call, handling))
         return checked_result(result, handler.name)
 
     return replace(handler, call=call, is_async=True)
+
+
+async def _run_in_test_thread(call: Callable[[], T]) -> T:
+    """Make a call of a plain function in the thread of the test."""
+    return await sync_to_async(call, thread_sensitive=True)()

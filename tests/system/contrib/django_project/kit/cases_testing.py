@@ -6,7 +6,7 @@ from django.db import connection, transaction
 from django.test import TestCase, TransactionTestCase, override_settings
 
 from bide.contrib.django import App, AsyncQueue, Queue
-from bide.contrib.django.testing import BideTestMixin
+from bide.contrib.django.testing import BideTestMixin, DjangoWorker
 from bide.testing import Handled, ManualWorker, ScratchStore
 from kit import handlers
 from kit.handlers import expire_order, expire_order_later, later, orders
@@ -52,6 +52,28 @@ class _Cases(BideTestMixin):
         assert outcomes(self.bide_worker.advance("30m")) == ["acked"]
         order.refresh_from_db()
         assert order.state == "expired"
+
+    def test_so_do_batches(self) -> None:
+        app, threads = App(), set[threading.Thread]()
+
+        @app.handler("plain", batch=2)
+        def expire(bodies: list[int]) -> None:
+            threads.add(threading.current_thread())
+            assert Order.objects.filter(pk__in=bodies).update(state="expired") == 2
+
+        @app.handler("async", batch=2)
+        async def pay(bodies: list[int]) -> None:
+            assert await Order.objects.filter(pk__in=bodies).aupdate(state="paid") == 2
+
+        for queue, state in (("plain", "expired"), ("async", "paid")):
+            some = [Order.objects.create() for _ in range(2)]
+            self.bide_store.queue(queue).put_many([order.pk for order in some])
+            handled = DjangoWorker(app, self.bide_store, queues=[queue]).run_due()
+            assert [one.outcome for one in handled] == ["acked", "acked"]
+            for order in some:
+                order.refresh_from_db()
+                assert order.state == state
+        assert threads == {threading.current_thread()}
 
     async def test_in_an_async_test(self) -> None:
         order = await Order.objects.acreate()
