@@ -10,9 +10,9 @@ from __future__ import annotations
 import random
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import msgspec
@@ -48,6 +48,9 @@ PREFIX = "tasks."
 
 MIDDLE = 128
 """The priority, in the store, of a task with the default priority 0."""
+
+MOST_OPEN = 256
+"""The maximum number of queues that a process keeps open; the id of a result may name any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,13 +120,12 @@ class BideBackend(BaseTaskBackend):
         id = f"{task.queue_name}:{get_random_string(32)}"
         record = TaskRecord.of(task, self.alias, args, kwargs, timezone.now())
         result = result_of(id, record, TaskResultStatus.READY, task)
-        retry: bide.Backoff | None = getattr(task, "retry", None)
         self._queue(task.queue_name).put(
             record,
             id=id,
             at=_aware(task.run_after),
             priority=MIDDLE + int(task.priority),
-            attempts=max(self._options.attempts, 1 if retry is None else retry.attempts),
+            attempts=max(self._options.attempts, _retry_of(task).attempts),
         )
         task_enqueued.send(type(self), task_result=result)
         return result
@@ -207,7 +209,7 @@ class BideBackend(BaseTaskBackend):
                     retry=bide.Backoff(attempts=MAX_ATTEMPTS),
                 )(self.run)
 
-    def run(self, delivery: bide.Delivery) -> Any:
+    def run(self, delivery: bide.Handling) -> Any:
         """Run a task, and return its result, which the worker gives with the ack.
 
         Raises:
@@ -215,8 +217,10 @@ class BideBackend(BaseTaskBackend):
             Retry: it will be tried again.
         """
         result = result_of_message(delivery.message, since=present_clock().now())
-        task_started.send(type(self), task_result=result)
         task = result.task
+        # By which the worker judges the task if it goes on past its timeout.
+        delivery.handler = replace(delivery.handler, retry=_retry_of(task))
+        task_started.send(type(self), task_result=result)
         context = (TaskContext(task_result=result),) if task.takes_context else ()
         try:
             value = normalize_json(task.call(*context, *result.args, **result.kwargs))
@@ -224,13 +228,12 @@ class BideBackend(BaseTaskBackend):
                 encode_result(value)  # raises if it is too large to be kept
         except BaseException as error:  # noqa: BLE001  (it is judged, and reported to Django)
             self._failed(delivery, result, error)
-        _end(result, TaskResultStatus.SUCCESSFUL)
         object.__setattr__(result, "_return_value", value)
-        task_finished.send(type(self), task_result=result)
+        self._finished(delivery, result, TaskResultStatus.SUCCESSFUL)
         return value
 
     def _failed(
-        self, delivery: bide.Delivery, result: TaskResult, error: BaseException
+        self, delivery: bide.Handling, result: TaskResult, error: BaseException
     ) -> NoReturn:
         """Raise what settles a task that raised.
 
@@ -243,14 +246,25 @@ class BideBackend(BaseTaskBackend):
         trace = "".join(traceback.format_exception(error))
         summary = text_of(error).partition("\n")[0][:FIRST_LINE]
         reason = f"{path}: {summary}\n{trace}"
-        retry = getattr(result.task, "retry", None) or bide.Backoff(attempts=1)
-        verdict = judge(delivery.message, error, retry, random.random())  # for the jitter
+        chance = random.random()  # for the jitter
+        verdict = judge(delivery.message, error, delivery.handler.retry, chance)
         if verdict.outcome == "retried" and isinstance(error, Exception):
             raise bide.Retry(reason, delay=verdict.delay / 1000) from error
         result.errors.append(TaskError(exception_class_path=path, traceback=trace))
-        _end(result, TaskResultStatus.FAILED)
-        task_finished.send(type(self), task_result=result)
+        self._finished(delivery, result, TaskResultStatus.FAILED)
         raise bide.Bury(reason) from error
+
+    def _finished(self, delivery: bide.Handling, result: TaskResult, status: Any) -> None:
+        """Note the end of a task in its result, and tell the receivers of the signal.
+
+        They hear nothing of a run that went on past its timeout or lost its lease: the store has
+        another end of it, or none yet.
+        """
+        # The result is frozen for all but backends.
+        object.__setattr__(result, "finished_at", timezone.now())
+        object.__setattr__(result, "status", status)
+        if not delivery.outcome_ignored:
+            task_finished.send(type(self), task_result=result)
 
     def check(self, **more: Any) -> list[CheckMessage]:
         """Return what is wrong with the settings."""
@@ -277,7 +291,7 @@ class BideBackend(BaseTaskBackend):
             return None
 
 
-@cache
+@lru_cache(maxsize=MOST_OPEN)
 def _open(name: str, result_ttl: int) -> Queue:
     """Return a queue that keeps tasks, and their results, for so many milliseconds."""
     ttl = result_ttl / 1000
@@ -288,6 +302,11 @@ def _queue_of(id: str) -> str:
     """Return the name of the queue that the id of a task begins with; see `enqueue`."""
     queue, _, _ = id.rpartition(":")
     return queue
+
+
+def _retry_of(task: Task) -> bide.Backoff:
+    """Return when a task that has failed is tried again: without `retry`, never."""
+    return getattr(task, "retry", None) or bide.Backoff(attempts=1)
 
 
 def _id_of(result: TaskResult | str) -> str:
@@ -305,9 +324,3 @@ def _aware(moment: datetime | None) -> datetime | None:
 
 FIRST_LINE = 500
 """The maximum number of characters of an error in the first line of a failure's reason."""
-
-
-def _end(result: TaskResult, status: Any) -> None:
-    """Note the end of a task in its result, which is frozen for all but backends."""
-    object.__setattr__(result, "finished_at", timezone.now())
-    object.__setattr__(result, "status", status)

@@ -1,5 +1,6 @@
 """The backend of django.tasks."""
 
+import gc
 import unittest
 from datetime import timedelta
 from typing import Any
@@ -20,7 +21,10 @@ from django.utils import timezone
 import bide
 from bide.contrib.django import Queue
 from bide.contrib.django.task_records import WorkerLost
+from bide.contrib.django.tasks import MOST_OPEN
 from bide.contrib.django.testing import BideTestMixin, DjangoWorker, close_connections
+from bide.queue.base import open_queues
+from bide.testing import ManualWorker
 from kit import tasks
 from kit.models import Order
 
@@ -169,6 +173,43 @@ class Cases(BideTestMixin, TestCase):
                     result.refresh()
         self.assertEqual(tasks.calls, ["a", "too much"])
         self.assertEqual(self.bide_store.dead("tasks.default"), [])
+
+    def test_the_retry_of_a_task_judges_its_timeout(self) -> None:
+        seen: list[str] = []
+
+        def receive(sender: Any, task_result: Any, **more: Any) -> None:
+            seen.append(task_result.status)
+
+        async def keep(delivery: bide.Handling, go_on: Any) -> None:
+            tasks.deliveries.append(delivery)
+            await go_on()
+
+        task_finished.connect(receive)
+        self.addCleanup(task_finished.disconnect, receive)
+        limited = {"default": {"BACKEND": BACKEND, "OPTIONS": {"TIMEOUT": "30s", "LEASE": "1d"}}}
+        for task, attempts in ((tasks.overrun, 1), (tasks.overrun_twice, 2)):
+            with self.subTest(task.name), override_settings(TASKS=limited):
+                tasks.calls.clear()
+                app = bide.App()
+                app.middleware(keep)
+                task_backends["default"].register(app)
+                result = task.enqueue()
+                # Whose handlers run in threads of their own, so that it sees their time pass.
+                with ManualWorker(app, self.bide_store, errors="collect") as worker:
+                    worker.advance("1d")
+                result.refresh()
+                self.assertEqual(result.status, TaskResultStatus.FAILED)
+                self.assertEqual(tasks.calls, ["overrun"] * attempts)
+                self.assertIs(result.errors[-1].exception_class, TimeoutError)
+        self.assertEqual(seen, [])  # nor that they were successful, when they ended late
+
+    def test_ids_of_strangers_open_few_queues(self) -> None:
+        before = len(open_queues)
+        for number in range(3 * MOST_OPEN):
+            with self.assertRaises(TaskResultDoesNotExist):
+                backend.get_result(f"queue-{number}:nothing")
+        gc.collect()
+        self.assertLessEqual(len(open_queues) - before, MOST_OPEN)
 
     def test_results_go_after_their_time(self) -> None:
         result = tasks.note.enqueue("a")

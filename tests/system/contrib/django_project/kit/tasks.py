@@ -11,6 +11,9 @@ from kit.models import Order
 
 calls: list[Any] = []
 
+deliveries: list[Any] = []
+"""What middleware of a test has seen."""
+
 
 @task()
 def expire(order: int) -> str:
@@ -55,3 +58,21 @@ def die(context: TaskContext, folder: str) -> int:
         os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(60)
     return int(context.attempt)
+
+
+@task()
+def overrun() -> None:
+    _let_time_pass()
+
+
+@task(retry=bide.Backoff(attempts=2, first="10s", jitter=0))
+def overrun_twice() -> None:
+    _let_time_pass()
+
+
+def _let_time_pass() -> None:
+    """Let an hour pass, and go on until the worker has given this task up."""
+    calls.append("overrun")
+    delivery = deliveries[-1]
+    delivery.clock.advance(3600)
+    assert delivery.lost.wait(60)
