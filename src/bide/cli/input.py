@@ -62,7 +62,8 @@ def export_lines(stream: IO[bytes], max_body: int) -> Iterator[bytes]:
     Raises:
         click.UsageError: a line is longer than a message can be.
     """
-    most = ESCAPE_FACTOR * max_body + MAX_BYTES  # with its headers and failures
+    # With its headers and failures; no read takes more than the system's largest number.
+    most = min(ESCAPE_FACTOR * max_body + MAX_BYTES, sys.maxsize - 1)
     number = 0
     while line := stream.readline(most + 1):
         number += 1

@@ -137,6 +137,25 @@ def test_a_line_that_is_none_stops_the_import(run: Bide, orders: bide.Queue) -> 
     assert "line 2" in result.stderr
 
 
+def test_an_import_into_a_closed_group_says_what_was_refused(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1, group="open")
+    orders.put_many([2, 3], group="g")
+    lines = run("export", "orders").output
+    with bide.Queue("copy", orders.url) as copy:
+        copy.close_group("g")
+        result = run("import", "copy", stdin=lines)
+        assert (result.stdout, result.exit_code) == ("stored\t1\nkept\t0\nrefused\t2\n", 1)
+        assert "not stored: 2 messages, whose groups are closed\n" in result.stderr
+        assert copy.counts().sizes.total == 1
+
+
+def test_an_import_takes_any_limit_of_a_body(run: Bide, orders: bide.Queue) -> None:
+    orders.put(1)
+    lines = run("export", "orders").output
+    result = run("import", "copy", "--max-body", "9" * 20, stdin=lines)
+    assert (result.stdout, result.exit_code) == ("stored\t1\nkept\t0\nrefused\t0\n", 0)
+
+
 def test_an_import_from_a_file_that_is_not_there(run: Bide) -> None:
     result = run("import", "copy", "nowhere.jsonl")
     assert result.exit_code == 2

@@ -331,7 +331,7 @@ def test_what_was_seen_has_an_id_and_is_replaced(run: Bide, orders: bide.Queue) 
 def test_lines_put_a_message_each(run: Bide, orders: bide.Queue) -> None:
     lines = "\n".join(f'{{"n": {n}}}' for n in range(2_500))
     result = run("put", "orders", "--lines", "--delay", "1h", "--group", "g", stdin=lines)
-    assert (result.output, result.exit_code) == ("stored\t2500\n", 0)
+    assert (result.output, result.exit_code) == ("stored\t2500\nrefused\t0\n", 0)
     assert sorted(message.body["n"] for message in orders.scan()) == list(range(2_500))
     assert {message.group for message in orders.scan()} == {"g"}
 
@@ -347,6 +347,25 @@ def test_lines_skip_empty_ones_and_name_a_bad_one(run: Bide, orders: bide.Queue)
     assert "line 1501 is not JSON" in result.stderr
     assert "the lines up to line 1000 were put\n" in result.stderr
     assert orders.counts().flow.put == 1_000
+
+
+def test_lines_name_one_that_is_too_large_and_what_was_put_before_it(
+    run: Bide, orders: bide.Queue
+) -> None:
+    lines = "1\n" * 1_500 + f'"{"x" * 50}"\n'
+    result = run("put", "orders", "--lines", "--max-body", "20", stdin=lines)
+    assert result.exit_code == 2
+    assert "the lines up to line 1000 were put\n" in result.stderr
+    assert "error: line 1501: body takes 52 bytes, the limit is 20" in result.stderr
+    assert orders.counts().flow.put == 1_000
+
+
+def test_lines_into_a_closed_group_are_refused(run: Bide, orders: bide.Queue) -> None:
+    orders.close_group("g")
+    result = run("put", "orders", "--lines", "--group", "g", stdin="1\n2\n3\n")
+    assert (result.stdout, result.exit_code) == ("stored\t0\nrefused\t3\n", 1)
+    assert "not stored: 3 messages, whose group g is closed\n" in result.stderr
+    assert orders.counts().flow.put == 0
 
 
 def test_lines_of_text_from_a_file_with_dos_ends(

@@ -9,11 +9,13 @@ from bide.cli import option
 from bide.cli.command import on_any_store
 from bide.cli.errors import usage_error
 from bide.cli.input import CHUNK_BYTES, Form, check_size, decode_body, read_body
-from bide.cli.output import DONE, Bar, Output, plural, warn
+from bide.cli.output import DONE, NOTHING, Bar, Output, plural, warn
 from bide.cli.putting import put_one
 from bide.cli.rules import set_rule, set_window
 from bide.cli.store import CommandStore, refuse_internal
-from bide.model.errors import StoreError
+from bide.model.body import encode
+from bide.model.errors import InvalidArgument, StoreError
+from bide.model.replies import Outcome
 from bide.queue.sync import Queue
 
 SINGLE_OPTIONS = ("id", "headers", "if_version", "latest")
@@ -55,6 +57,8 @@ def put(
     With --if-version, the message is replaced only if it is unchanged since you read it; if it does
     not exist, nothing is stored.
 
+    What is put into a closed group is not stored: then the exit code is 1.
+
     With --latest, each put of the id moves its due time to --delay from now, but not past that
     time (debounce). If a worker holds the message, the new one follows it when the lease ends.
 
@@ -92,8 +96,7 @@ def put(
                 "--lines takes many bodies, from stdin or --file, and what they share: no --id, "
                 "--header, --if-version, --latest or --on-conflict raise"
             )
-        _put_lines(store.queue(queue, max_body), out, form, file, max_body, options)
-        return True
+        return _put_lines(store.queue(queue, max_body), out, form, file, max_body, options)
     value = decode_body(read_body(body, file, form, max_body), form)
     return put_one(store, out, queue, value, max_body=max_body, **options)
 
@@ -105,26 +108,59 @@ def _put_lines(
     file: str | None,
     max_body: int,
     options: dict[str, Any],
-) -> None:
+) -> bool:
     """Put each line of a file or stdin, and print how many messages were stored.
 
     If a batch fails, stderr says up to which line all were put.
+
+    Returns:
+        Whether all were stored: none was refused, since its group is closed.
     """
     shared = {name: value for name, value in options.items() if name not in SINGLE_OPTIONS}
-    stored, progress = 0, "no line is known to be put"
+    stored = refused = 0
+    progress = "no line is known to be put"
     with Bar(f"putting into {queue.name}") as bar, click.open_file(file or "-", "rb") as stream:
         try:
             for batch in _batches(stream, form, max_body):
                 values = [decode_body(line, form, f"line {number}") for number, line in batch]
-                outcomes = queue.put_many(values, **shared)
+                outcomes = _put_batch(queue, batch, values, max_body, shared)
                 stored += sum(1 for outcome in outcomes if outcome.done)
+                refused += sum(1 for outcome in outcomes if outcome.state == "closed")
                 last_number, _line = batch[-1]
                 progress = f"the lines up to line {last_number} were put"
                 bar.advance(len(batch))
-        except (click.UsageError, StoreError, KeyboardInterrupt):
+        except (click.UsageError, InvalidArgument, StoreError, KeyboardInterrupt):
             warn(progress)
             raise
-    out.report({"stored": stored}, DONE, f"put {plural(stored, 'message')} into {queue.name}")
+    sentence = f"put {plural(stored, 'message')} into {queue.name}"
+    facts = {"stored": stored, "refused": refused}
+    out.report(facts, DONE if stored or not refused else NOTHING, sentence)
+    if refused:
+        warn(f"not stored: {plural(refused, 'message')}, whose group {shared['group']} is closed")
+    return not refused
+
+
+def _put_batch(
+    queue: Queue,
+    batch: list[tuple[int, bytes]],
+    values: list[Any],
+    max_body: int,
+    shared: dict[str, Any],
+) -> list[Outcome]:
+    """Put the bodies of a batch of lines.
+
+    Raises:
+        InvalidArgument: an option, or the body of a line, which the error then names.
+    """
+    try:
+        return queue.put_many(values, **shared)
+    except InvalidArgument:
+        for (number, _line), value in zip(batch, values, strict=True):
+            try:
+                encode(value, max_body)
+            except InvalidArgument as error:
+                raise InvalidArgument(f"line {number}: {error}") from error
+        raise
 
 
 def _batches(stream: IO[bytes], form: Form, max_body: int) -> Iterator[list[tuple[int, bytes]]]:

@@ -52,7 +52,8 @@ def import_(
 
     FILE, or stdin, has the lines of an export. A message whose id exists already is kept unchanged,
     so an import can be repeated. Each thousand lines, or 8 MiB, are one commit. A line that is not
-    valid stops the import; the error says which one.
+    valid stops the import; the error says which one. The exit code is 1 if messages are not stored
+    because their groups are closed.
 
     Each member of a sorted set becomes a message that is due at its score. Members that cannot be
     messages stay in the set; the others are imported. The exit code is 1 if there are such members
@@ -121,7 +122,7 @@ def _check_options(source_option: str | None, options: dict[str, Any]) -> None:
 
 
 def _import_export(out: Output, queue: Queue, file: str, max_body: int) -> bool:
-    """Put the messages of an export, and print how many; return `True`."""
+    """Put the messages of an export, and print how many; return whether none was refused."""
     if file.startswith(("redis", "unix:")) and "://" in file:
         raise usage_error(
             "to import a sorted set, name it with --redis-zset KEY; to take over the "
@@ -134,10 +135,11 @@ def _import_export(out: Output, queue: Queue, file: str, max_body: int) -> bool:
         imported = queue.load(bar.over(lines, len))
     facts = {"stored": imported.stored, "kept": imported.kept, "refused": imported.refused}
     sentence = _sentence(imported.stored, imported.kept, queue.name, "imported")
+    is_done = imported.stored or imported.kept or not imported.refused
+    out.report(facts, DONE if is_done else NOTHING, sentence)
     if imported.refused:
-        sentence += f"; {imported.refused:,} refused, their groups are closed"
-    out.report(facts, DONE, sentence)
-    return True
+        warn(f"not stored: {plural(imported.refused, 'message')}, whose groups are closed")
+    return not imported.refused
 
 
 def _sentence(stored: int, kept: int, queue: str, verb: str) -> str:
