@@ -29,8 +29,8 @@ from bide.model.times import (
 LATENESS = (MINUTE_MS, 10 * MINUTE_MS, HOUR_MS, 6 * HOUR_MS)
 """The bounds between which overdue messages are counted by their lateness, in milliseconds."""
 
-MOVE_COST = 5
-"""How many times as long it takes to move messages as to read them, about."""
+MOVE_COST = 3
+"""How many times as long it takes to move messages as to survey them, about."""
 
 LARGEST = 5
 """How many groups are named."""
@@ -374,7 +374,8 @@ class Places:
     """Gives the messages that a plan keeps their new due times: those of a priority one by one.
 
     Higher priorities come first, as in the delivery. The store lists what no claim has looked at
-    since the outage by due time alone, so each priority has places of its own.
+    since the outage by due time alone, so each priority has places of its own. What a claim makes
+    ready meanwhile may be read behind later ones, and gets a later place.
 
     Args:
         survey: of all messages.

@@ -24,16 +24,40 @@ def _ignore(count: int) -> None:
     """Report no progress."""
 
 
-def _ready(queue: str) -> Scan:
-    """Return the command that reads the first messages that are due, in the order of delivery."""
-    # Half of what a reply may have: a change reads them again, and notes them.
-    return Scan(queue, "ready", limit=PART, max_bytes=MAX_BYTES // 2)
+class _Ready:
+    """Reads the messages of a queue that are due, in the order of delivery, each once.
+
+    A claim between two pages moves messages from the due ones to the ready ones, which a scan reads
+    first. So a second scan follows, and finds there what the first one has missed. No message is
+    missed that is due, and held by no worker, throughout. The ids of all are kept in memory.
+    """
+
+    def __init__(self, queue: str) -> None:
+        # Half of what a reply may have: a change reads them again, and notes them.
+        self._scans = [Scan(queue, "ready", limit=PART, max_bytes=MAX_BYTES // 2)] * 2
+        """What is still to be read."""
+        self._seen: set[str] = set()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is another page."""
+        return bool(self._scans)
+
+    def page(self) -> Steps[list[Message]]:
+        """Read a page; return its messages that no page before had."""
+        scan, *others = self._scans
+        page: Page = yield scan
+        rest = following(scan, page)
+        self._scans = others if rest is None else [rest, *others]
+        messages = [message for message in page.messages if message.id not in self._seen]
+        self._seen.update(message.id for message in messages)
+        return messages
 
 
 def surveying(
     queue: str, plan: Recovery | None = None, advance: Advance = _ignore
 ) -> Steps[Survey]:
-    """Read all messages of a queue that are overdue.
+    """Read all messages of a queue that are overdue, twice: see `_Ready`.
 
     Args:
         queue: its name.
@@ -42,13 +66,12 @@ def surveying(
     """
     explained: Explained = yield Explain(queue)
     survey = Survey(queue, plan, explained.now)
-    scan: Scan | None = _ready(queue)
-    while scan is not None:
-        page: Page = yield scan
-        for message in page.messages:
+    ready = _Ready(queue)
+    while ready.has_more:
+        messages = yield from ready.page()
+        for message in messages:
             survey.see(message)
-        advance(len(page.messages))
-        scan = following(scan, page)
+        advance(len(messages))
     return survey
 
 
@@ -88,15 +111,14 @@ def recovering(
     """
     survey = yield from surveying(queue, plan, advance)
     places, result, token = Places(survey), Recovered(), undo or new_id()
-    scan: Scan | None = _ready(queue)
-    part = 0
+    ready, part = _Ready(queue), 0
     try:
-        while scan is not None:
-            page: Page = yield scan
-            if not dry_run:
+        while ready.has_more:
+            messages = yield from ready.page()
+            if messages and not dry_run:
                 explained: Explained = yield Explain(queue)
                 places.go_on(explained.now)
-            moves = [places.move(message) for message in page.messages]
+            moves = [places.move(message) for message in messages]
             unchanged: set[str] = set()
             for bulk in () if dry_run else _bulks(queue, token, moves, actor):
                 result.undo = token
@@ -105,8 +127,7 @@ def recovering(
                 unchanged |= set(reply.unchanged)
             for move in moves:
                 result.count(move, changed=move.message.id in unchanged)
-            advance(len(page.messages))
-            scan = following(scan, page)
+            advance(len(messages))
     except BaseException as error:
         if result.undo:
             error.add_note(f"What was changed before can be taken back: undo({token!r})")

@@ -16,6 +16,7 @@ from bide.model.commands import Scan
 from bide.model.recovery import Recovery
 from bide.model.undoing import PART
 from bide.testing.clock import FakeClock
+from bide.testing.hooks import lane_of
 from bide.undoing.changes import in_store
 from bide.undoing.recovering import recovering
 from tests.start import START
@@ -130,6 +131,35 @@ def test_many_are_thinned_out_in_parts(orders: bide.Queue) -> None:
     assert orders.audit()
 
 
+@pytest.mark.parametrize("page", [1, 4, 7])
+def test_a_claim_between_two_pages_hides_no_message(orders: bide.Queue, page: int) -> None:
+    """It makes messages ready, at places that have been read already."""
+    count, now = 2 * PART, time.time()
+    orders.put("claimed", priority=9)
+    orders.put_many(
+        [
+            bide.NewMessage(
+                number, at=now - HOUR + number, priority=number % 2, group=f"g{number % 7}"
+            )
+            for number in range(count)
+        ]
+    )
+    lane, scans = lane_of(orders), 0
+
+    def ask(command: Any) -> Any:
+        nonlocal scans
+        reply = lane.call(command)
+        scans += isinstance(command, Scan)
+        if isinstance(command, Scan) and scans == page:
+            orders.claim()
+        return reply
+
+    plan = Recovery(latest_of_group=True)
+    done = run_steps(recovering("orders", plan, in_store(lane)), ask)
+    assert sorted(message.body for message in orders.scan("ready")) == list(range(count - 7, count))
+    assert done.superseded == count - 7
+
+
 def test_a_setting_is_kept(orders: bide.Queue, url: str) -> None:
     assert orders.configure(overdue="drop 6h,  spread 600s").overdue == TEXT
     assert orders.configure(keep="1h").overdue == TEXT
@@ -219,7 +249,7 @@ def test_what_changes_between_a_look_and_a_change_stays_as_it_is(
         nonlocal scans
         reply = lane.call(command)
         scans += isinstance(command, Scan)
-        if isinstance(command, Scan) and scans == 2:  # the first page of the second reading
+        if isinstance(command, Scan) and scans == 3:  # the survey is complete
             watched.claim()
             watched.reschedule("moved", delay="5h")
             watched.cancel("cancelled")

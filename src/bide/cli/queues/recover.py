@@ -119,7 +119,7 @@ def _cells(look: Overdue) -> list[Cell]:
 def _carry_out(store: CommandStore, out: Output, queue: str, plan: Recovery, applies: bool) -> bool:
     """Carry out a plan on a queue, or say what it would do; return whether that is anything."""
     activity = "recovering" if applies else "planning for"
-    with Bar(f"{activity} {queue}", 2 * _ready(store, queue)) as bar:  # it reads all twice
+    with Bar(f"{activity} {queue}", 2 * _ready(store, queue)) as bar:  # it takes all in twice
         steps = recovering(
             queue,
             plan,

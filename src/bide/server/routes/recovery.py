@@ -53,8 +53,8 @@ async def recover(call: ApiCall, content: RecoverRequest) -> Recovered:
     their lateness and `expires` count from it. Messages that repeat are not dropped. With the
     `undo` of the answer it can be undone for ten minutes.
 
-    One request does it all, 500 messages at a time, and reads all that is due twice. If it ends
-    early, repeat it: what is left is still overdue.
+    One request does it all, 500 messages at a time, and reads all that is due four times. If it
+    ends early, repeat it: what is left is still overdue.
     """
     plan = Recovery(
         drop_later_than=None
