@@ -78,8 +78,8 @@ class Executor:
         self._lock = threading.RLock()
         self._batch_waits = False
         """Whether a batch waits for the lock: single commands let it go first."""
-        self._held_for_fork = False
-        """Whether `before_fork` has taken the lock."""
+        self._fork_holder: int | None = None
+        """The identifier of the thread whose `before_fork` has taken the lock."""
         self._sender = f"lane:{secrets.token_hex(12)}"  # a child of a fork is another one
         self._last_number = 0
         """The number of the last batch; see `Identity`."""
@@ -283,14 +283,16 @@ class Executor:
 
     def before_fork(self) -> None:
         """Before a fork: wait for the running batch, else the child would inherit half of it."""
-        self._held_for_fork = not self._is_entered() and self._lock.acquire(timeout=FORK_WAITS)
-        if self._held_for_fork and isinstance(self._engine, LeavesBeforeFork):
+        if self._is_entered() or not self._lock.acquire(timeout=FORK_WAITS):
+            return
+        self._fork_holder = threading.get_ident()
+        if isinstance(self._engine, LeavesBeforeFork):
             self._engine.leave()
 
     def after_fork_in_parent(self) -> None:
-        """After a fork, in the parent: continue."""
-        if self._held_for_fork:
-            self._held_for_fork = False
+        """After a fork, in the parent: continue, unless another thread that forks has the lock."""
+        if self._fork_holder == threading.get_ident():
+            self._fork_holder = None
             self._lock.release()
 
     def after_fork_in_child(self) -> None:

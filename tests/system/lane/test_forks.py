@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import bide
+from bide.engines.sqlite import SqliteEngine
 from bide.lane import executor, shared
 from bide.lane.shared import open_lane
 from bide.model.identity import new_id, new_ids
@@ -137,6 +138,26 @@ def test_a_fork_beside_a_long_transaction_leaves_the_file_to_the_parent(
         assert refused.startswith("StoreUnavailable:")
         assert "was in use while this process was forked, by another thread" in refused
     assert orders.put(3)
+
+
+def test_a_fork_that_did_not_wait_to_the_end_takes_no_lock_from_another(
+    orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "FORK_WAITS", 0.01)
+    lane = lane_of(orders)
+    engine = engine_of(lane)
+    assert isinstance(engine, SqliteEngine)
+    leave, other_forks = engine.leave, []
+
+    def leave_slowly() -> None:
+        other_forks.append(spawn(in_child, lambda: "other").result(PATIENCE))
+        leave()
+
+    monkeypatch.setattr(engine, "leave", leave_slowly)
+    assert in_child(lambda: "child") == "'child'"
+    assert other_forks == ["'other'"]
+    assert not is_executing(lane)
+    assert orders.put(1)
 
 
 def test_the_connection_of_the_parent_is_not_closed_in_the_child(orders: bide.Queue) -> None:
