@@ -6,8 +6,10 @@ the store executes only what it has not executed before: see `bide.engines.repet
 """
 
 import copy
+import os
 import secrets
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -33,7 +35,7 @@ OCCUPIED = (
 )
 
 FORK_WAITS = 5.0
-"""How many seconds a fork waits for the running batch, so that the child does not inherit half."""
+"""How many seconds a fork waits for running batches, so that the child does not inherit half."""
 
 LOGGED_DIED = 10
 """The number of dead messages of one claim that are logged; one more line counts the others."""
@@ -41,12 +43,16 @@ LOGGED_DIED = 10
 _log = logger("bide.lane")
 
 EXECUTORS: "weakref.WeakSet[Executor]" = weakref.WeakSet()
-"""All of this process: `bide.lane.shared` prepares them for forks, `is_occupied` asks them."""
+"""All of this process: `before_fork` prepares them, `is_occupied` asks them."""
 
 OWN_THREADS: set[int] = set()
 """The identifiers of the threads that execute the batches of lanes."""
 
 in_child(OWN_THREADS.clear)  # its threads may get the identifiers of those of its parent
+
+_making = threading.RLock()
+"""Held while an executor is made, and by a thread that forks: none appears for which the fork has
+not waited."""
 
 _inherited: list[Engine] = []
 """Engines of the parent process: a child that closed them would break the parent's."""
@@ -69,7 +75,8 @@ class Executor:
         self._engine: Engine | None = None
         self._closed = False
         self._reset()
-        EXECUTORS.add(self)
+        with _making:
+            EXECUTORS.add(self)
 
     def _reset(self) -> None:
         """Begin without a running batch: at first, and again in the child of a fork."""
@@ -281,9 +288,14 @@ class Executor:
             if engine is not None:
                 engine.close()
 
-    def before_fork(self) -> None:
-        """Before a fork: wait for the running batch, else the child would inherit half of it."""
-        if self._is_entered() or not self._lock.acquire(timeout=FORK_WAITS):
+    def before_fork(self, deadline: float) -> None:
+        """Before a fork: wait for the running batch, else the child would inherit half of it.
+
+        Args:
+            deadline: when the fork waits no longer, by the monotonic clock.
+        """
+        timeout = max(0.0, deadline - time.monotonic())
+        if self._is_entered() or not self._lock.acquire(timeout=timeout):
             return
         self._fork_holder = threading.get_ident()
         if isinstance(self._engine, LeavesBeforeFork):
@@ -312,13 +324,15 @@ class Executor:
 
 
 def is_occupied() -> bool:
-    """Return whether others wait for this thread: it is a lane's own, or executes a command.
+    """Return whether others wait for this thread: it is a lane's own, executes a command or forks.
 
     Then it runs a signal handler, a finalizer or a handler of `logging`, and may wait for no lane:
     each of two such threads would wait for the other.
     """
-    return threading.get_ident() in OWN_THREADS or any(
-        executor._is_entered() for executor in executors()
+    return (
+        threading.get_ident() in OWN_THREADS
+        or _making._is_owned()  # type: ignore[attr-defined]
+        or any(executor._is_entered() for executor in executors())
     )
 
 
@@ -332,6 +346,36 @@ def executors() -> "list[Executor]":
 
 
 wait_while(is_occupied)
+
+
+def before_fork() -> None:
+    """Before a fork: wait for the running batches, and let no other thread make an executor."""
+    deadline = time.monotonic() + FORK_WAITS
+    _making.acquire(timeout=FORK_WAITS)  # else another fork waits for a long command
+    for executor in executors():
+        executor.before_fork(deadline)
+
+
+def after_fork_in_parent() -> None:
+    """After a fork, in the parent: continue."""
+    for executor in executors():
+        executor.after_fork_in_parent()
+    try:  # not `suppress`: an interrupt at its call would leave the lock taken
+        _making.release()
+    except RuntimeError:  # it was not taken
+        pass
+
+
+@in_child
+def _after_fork_in_child() -> None:
+    global _making
+    _making = threading.RLock()
+    for executor in executors():
+        executor.after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(before=before_fork, after_in_parent=after_fork_in_parent)
 
 
 def refuse_to_wait() -> None:

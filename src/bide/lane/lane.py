@@ -304,8 +304,8 @@ class Lane(LaneThread):
     def reading_lane(self) -> "Lane | None":
         """Return a new lane for reads that make no others wait, if this kind of store has such."""
         engine = self.open()
-        if (reader := engine.reader()) is None:
-            return None
         reads = Lane(lambda: engine.reader() or engine, self.clock)
-        reads._engine, reads._reads = reader, reads  # closing the lane closes the reader
-        return reads
+        reads._reads = reads
+        with reads._lock:  # a fork waits for it
+            reads._engine = engine.reader()  # closing the lane closes the reader
+        return reads if reads._engine is not None else None

@@ -1,14 +1,13 @@
-"""Share one lane per store and process, and restart lanes in the child of a fork."""
+"""Share one lane per store and process."""
 
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.registry import absolute, opener
-from bide.lane.executor import executors, refuse_to_wait
+from bide.lane.executor import refuse_to_wait
 from bide.lane.lane import Lane
 from bide.model.forks import in_child, notice_fork
 
@@ -90,20 +89,7 @@ def close_lanes(url: str) -> None:
         lane.close()
 
 
-def _each(step: str) -> None:
-    """Call a method of every executor of this process."""
-    for executor in executors():
-        getattr(executor, step)()
-
-
 @in_child
 def _after_fork_in_child() -> None:
     global _lock
     _lock = threading.RLock()
-    _each("after_fork_in_child")
-
-
-if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(
-        before=partial(_each, "before_fork"), after_in_parent=partial(_each, "after_fork_in_parent")
-    )

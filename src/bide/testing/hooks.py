@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bide.engines.port import Engine, Notifier
+from bide.lane import executor
 from bide.lane.inbox import Inbox
 from bide.lane.lane import Lane
 from bide.model.commands import Command
@@ -61,6 +62,13 @@ def is_executing(lane: Lane) -> bool:
     """Return whether a thread executes commands now."""
     if is_free := lane._lock.acquire(blocking=False):
         lane._lock.release()
+    return not is_free
+
+
+def is_forking() -> bool:
+    """Return whether another thread forks this process now, or makes a lane."""
+    if is_free := executor._making.acquire(blocking=False):
+        executor._making.release()
     return not is_free
 
 

@@ -7,6 +7,8 @@ import os
 import select
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -22,7 +24,7 @@ from bide.engines.sqlite import SqliteEngine
 from bide.lane import executor, shared
 from bide.lane.shared import open_lane
 from bide.model.identity import new_id, new_ids
-from bide.testing.hooks import count_waiting, engine_of, is_executing, lane_of
+from bide.testing.hooks import count_waiting, engine_of, is_executing, is_forking, lane_of
 from tests.unit.lane.commands import PATIENCE, claim, spawn, waiting
 from tests.waiting import until
 
@@ -158,6 +160,70 @@ def test_a_fork_that_did_not_wait_to_the_end_takes_no_lock_from_another(
     assert other_forks == ["'other'"]
     assert not is_executing(lane)
     assert orders.put(1)
+
+
+def test_a_fork_waits_for_the_connection_of_the_first_read(tmp_path: Path) -> None:
+    """A program of its own: what it calls before each fork stays."""
+    program = """
+import os, threading
+import bide
+from bide.engines.sqlite import SqliteEngine
+
+connected, forking = threading.Event(), threading.Event()
+os.register_at_fork(before=forking.set)  # called before that of bide
+reader_of = SqliteEngine.reader
+
+def reader(engine):
+    opened = reader_of(engine)
+    connected.set()
+    assert forking.wait(60)
+    return opened
+
+SqliteEngine.reader = reader
+orders = bide.Queue("orders", "sqlite:///bide.db")
+orders.put(1, id="parent")
+reading = threading.Thread(target=orders.get, args=("parent",))
+reading.start()
+assert connected.wait(60)
+child = os.fork()
+if child == 0:
+    failed = 1
+    try:
+        failed = not orders.put(2, id="child").done or orders.get("parent") is None
+    finally:
+        os._exit(failed)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+reading.join(60)
+assert orders.get("child") is not None
+orders.close()
+"""
+    subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program],
+        cwd=tmp_path,
+        check=True,
+        timeout=PATIENCE,
+    )
+
+
+def test_no_store_is_opened_that_a_fork_has_not_waited_for(
+    orders: bide.Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(lane_of(orders))
+    assert isinstance(engine, SqliteEngine)
+    leave, late_puts = engine.leave, []
+
+    def put() -> bool:
+        with bide.Queue("mails", f"sqlite:///{tmp_path}/mails.db") as mails:
+            return mails.put(1).done
+
+    def leave_late() -> None:
+        late_puts.append(spawn(put))
+        until(lambda: late_puts[0].done() or spawn(is_forking).result(PATIENCE))
+        leave()
+
+    monkeypatch.setattr(engine, "leave", leave_late)
+    assert in_child(put) == "True"
+    assert late_puts[0].result(PATIENCE)
 
 
 def test_the_connection_of_the_parent_is_not_closed_in_the_child(orders: bide.Queue) -> None:
