@@ -21,6 +21,7 @@ import pytest
 
 import bide
 from bide.engines.sqlite import SqliteEngine
+from bide.engines.sqlite.connection import connect as connection_of
 from bide.lane import executor, shared
 from bide.lane.shared import open_lane
 from bide.model.identity import new_id, new_ids
@@ -140,6 +141,50 @@ def test_a_fork_beside_a_long_transaction_leaves_the_file_to_the_parent(
         assert refused.startswith("StoreUnavailable:")
         assert "was in use while this process was forked, by another thread" in refused
     assert orders.put(3)
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_fork_beside_a_long_opening_leaves_the_file_to_the_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    monkeypatch.setattr(executor, "FORK_WAITS", 0.01)
+    url = f"sqlite:///{tmp_path}/bide.db"
+    if not is_new:
+        with bide.Queue("orders", url) as earlier:
+            earlier.put(0)
+    connected, may_go_on = threading.Event(), threading.Event()
+
+    def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection = connection_of(*arguments, **options)
+        if not connected.is_set():
+            connected.set()
+            assert may_go_on.wait(PATIENCE)
+        return connection
+
+    monkeypatch.setattr("bide.engines.sqlite.engine.connect", connect)
+    with bide.Queue("orders", url) as orders:
+        putting = spawn(orders.put, 1)
+        assert connected.wait(PATIENCE)
+        text = in_child(lambda: orders.put(2))
+        may_go_on.set()
+        assert putting.result(PATIENCE)
+        assert orders.audit()
+    assert text.startswith("StoreUnavailable:")
+    assert "was in use while this process was forked, by another thread" in text
+
+
+def test_a_file_that_could_not_be_opened_is_opened_in_the_child(tmp_path: Path) -> None:
+    with (
+        bide.Queue("orders", f"sqlite:///{tmp_path}/bide.db?timeout=0.01") as orders,
+        closing(sqlite3.connect(tmp_path / "bide.db", isolation_level=None)) as other,
+    ):
+        other.execute("CREATE TABLE shop (article)")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(bide.StoreBusy) as refusal:
+            orders.put(1)
+        other.close()
+        assert in_child(lambda: orders.put(2).done) == "True"
+        assert refusal.tb is not None  # its frames keep what could not be opened
 
 
 def test_a_fork_that_did_not_wait_to_the_end_takes_no_lock_from_another(

@@ -287,9 +287,18 @@ class SqliteEngine:
         before, files = self._files, Files(self._path)
         new = "" if files.file else ", a new and empty one"
         self._listeners = folder_of(files.real)
-        connection = connect(
-            self._path, self._durability, self._timeout, read_only=self._read_only, mode=self._mode
-        )
+        files.opening()
+        try:
+            connection = connect(
+                self._path,
+                self._durability,
+                self._timeout,
+                read_only=self._read_only,
+                mode=self._mode,
+            )
+        except BaseException:
+            files.closed()
+            raise
         if not self._read_only:
             connection.execute(SQL.put_one_view)
             connection.execute(SQL.put_one_trigger)

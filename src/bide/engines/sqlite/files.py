@@ -32,7 +32,7 @@ def identity(path: Path) -> Identity | None:
 
 
 _open: "weakref.WeakSet[Files]" = weakref.WeakSet()
-"""Those that engines of this process have open."""
+"""Those that engines of this process have open, or are opening."""
 
 _inherited: set[Identity] = set()
 """Files that were open in the parent of this process when it was forked."""
@@ -40,7 +40,10 @@ _inherited: set[Identity] = set()
 
 @in_child
 def _after_fork_in_child() -> None:
-    _inherited.update(files.file for files in _open if files.file is not None)
+    for files in _open:
+        # A file that was being made has its identity only now.
+        if file := files.file or identity(files.path):
+            _inherited.add(file)
     _open.clear()
 
 
@@ -55,7 +58,7 @@ class Files:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self.file = identity(path)
         if self.file in _inherited:
             raise StoreUnavailable(
@@ -71,21 +74,24 @@ class Files:
         self._beside: dict[Path, Identity | None] = {}
         """The log and its index, as they were when the file was opened; `None`: not there."""
 
+    def opening(self) -> None:
+        """Note that the file is about to be opened: the child of a fork meanwhile inherits it."""
+        _open.add(self)
+
     def opened(self) -> None:
         """Note what is there now, after the file was opened."""
         # A file that was put in its place meanwhile is noticed by the next check.
-        self.file = self.file or identity(self._path)
+        self.file = self.file or identity(self.path)
         self._beside = {path: identity(path) for path in (self._log, self._index)}
-        _open.add(self)
 
     def closed(self) -> None:
-        """Note that the file was closed."""
+        """Note that the file was closed, or could not be opened."""
         _open.discard(self)
 
     @property
     def was_replaced(self) -> bool:
         """Whether another file has the name now, or none."""
-        return identity(self._path) != self.file
+        return identity(self.path) != self.file
 
     @property
     def log_size(self) -> int:
@@ -110,7 +116,7 @@ class Files:
             with suppress(sqlite3.Error):
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         raise StoreCorrupt(
-            f"{lost[0]} was deleted or replaced while {self._path.name} was in use: nothing more "
+            f"{lost[0]} was deleted or replaced while {self.path.name} was in use: nothing more "
             f"is written, and what was confirmed is in the file or in {self._log.name}, or gets "
             "there when the last process ends. Stop all processes of this store, run bide audit, "
             "and start them again; that file belongs to the store"
@@ -140,7 +146,7 @@ class Files:
         except OSError as error:
             if is_of_handler(error):
                 raise
-            raise translate(error, self._path, timeout) from error
+            raise translate(error, self.path, timeout) from error
 
 
 RESERVE = 32 * 1024 * 1024
