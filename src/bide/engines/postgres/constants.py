@@ -59,6 +59,9 @@ The short ones of bide itself end sooner."""
 GROUP_LOCKS = 256
 """How many locks the groups of all queues share: see `3_groups.sql`. A power of two."""
 
+MOVES = 200
+"""How many changes of the counters a command has in memory at a time; a message has two or three."""
+
 OUTCOME_STATES = (*STATES, "settling", "stopping", "closed", "ending")
 """The states that outcomes have, by their numbers in SQL."""
 
@@ -98,6 +101,7 @@ CONSTANTS: dict[str, int | str] = {
     "MAX_NAME": MAX_NAME,
     "MAX_QUEUE": MAX_QUEUE,
     "MAX_YEARS": MAX_YEARS,
+    "MOVES": MOVES,
     "OLDER_FAILURES": KEPT_FAILURES - 1,
     "QUEUE_REST": MAX_QUEUE - 1,
     "RANDOM_IDS": RANDOM_IDS,

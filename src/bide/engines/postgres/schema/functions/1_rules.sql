@@ -102,6 +102,18 @@ BEGIN
   HAVING sum(by) <> 0;
 END $$;
 
+-- Changes of the counters, with those of one more message: more than MOVES are counted at once, and left out
+-- of what is answered. Joined arrays are copied, so a command that names many messages has only few at a time.
+CREATE FUNCTION bide._joined(p_moves bide.tally[], p_more bide.tally[])
+RETURNS bide.tally[] LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  IF cardinality(p_moves) < MOVES THEN
+    RETURN p_moves || p_more;
+  END IF;
+  PERFORM _count_moves(p_moves);
+  RETURN p_more;
+END $$;
+
 -- Whether the connected user may use a queue. A user that may act for the owner may use all.
 CREATE FUNCTION bide._may_use(p_queue text) RETURNS boolean LANGUAGE sql STABLE AS $$
   SELECT pg_has_role(session_user, current_user, 'MEMBER') OR EXISTS (

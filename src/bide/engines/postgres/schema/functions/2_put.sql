@@ -193,7 +193,7 @@ BEGIN
         IF was.state > DEAD_STATE AND NOT _may_forget() AND was.rank <= moment
            - greatest(q.keep, (CASE was.state WHEN EXPIRED_STATE THEN EXPIRED_KEEP END)) THEN
           DELETE FROM message WHERE queue = q.id AND id = new.id;
-          moves := moves || _moved(was, NULL, NULL);
+          moves := _joined(moves, _moved(was, NULL, NULL));
           CONTINUE;
         END IF;
         EXIT WHEN was.state IS NOT NULL OR p_mode = 'revive' OR p_only_seqs IS NOT NULL OR shut IS NOT NULL;
@@ -212,7 +212,7 @@ BEGIN
       END;
       done := effect IS NOT NULL AND shut IS NULL;
       IF done AND effect = 'store' THEN
-        moves := moves || _moved(NULL, new, 'put');
+        moves := _joined(moves, _moved(NULL, new, 'put'));
       ELSIF done AND effect = 'replace' THEN
         begun := coalesce(nullif(was.created, 0), moment);
         new := _debounced(new, begun + latest, moment);
@@ -221,7 +221,7 @@ BEGIN
         DELETE FROM message WHERE queue = q.id AND id = new.id;
         INSERT INTO message SELECT new.*;
         PERFORM _remember_return(was, new.state, new.rank);
-        moves := moves || _moved(was, new, CASE WHEN was.state = DEAD_STATE THEN 'revived' END);
+        moves := _joined(moves, _moved(was, new, CASE WHEN was.state = DEAD_STATE THEN 'revived' END));
       ELSIF done THEN
         begun := coalesce((was.successor::json ->> 'created')::bigint, moment);
         successor := least(new.due, begun + latest);
@@ -241,7 +241,7 @@ BEGIN
           IF p_mode = 'revive' THEN  -- what is revived into a closed group ends there
             PERFORM _remember_end(q, was, CANCELLED_END, moment, NULL) WHERE greatest(q.history, q.result_ttl) > 0;
             DELETE FROM message WHERE queue = q.id AND id = was.id;
-            moves := moves || _moved(was, NULL, 'cancelled');
+            moves := _joined(moves, _moved(was, NULL, 'cancelled'));
           END IF;
           state := CLOSED_STATE; due := NULL; until := shut; holder := NULL;
         END IF;

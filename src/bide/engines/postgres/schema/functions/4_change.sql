@@ -301,7 +301,7 @@ BEGIN
     END IF;
     -- These two move no message: the place of a dead one stays what it was.
     IF p_verb <> 'extend' AND NOT (p_verb = 'edit' AND new.state IS NOT DISTINCT FROM DEAD_STATE) THEN
-      moves := moves || _moved(was, new, cause);
+      moves := _joined(moves, _moved(was, new, cause));
       ends_lease := ends_lease OR was.state = LEASED_STATE;
     END IF;
     IF shut IS NOT NULL THEN

@@ -1,0 +1,2 @@
+-- Version 12: commands that name many messages, and notes of what has expired. The tables stay as they are; the
+-- functions of an older version count all messages of a command at its end, and wait for the row of the queue.
