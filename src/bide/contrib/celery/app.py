@@ -1,9 +1,9 @@
 """An app whose tasks are written as for Celery, without Celery."""
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, overload
 
+from bide.consuming.handler import is_coroutine_function
 from bide.consuming.handling import Handler
 from bide.contrib.celery.arguments import written
 from bide.contrib.celery.options import (
@@ -125,7 +125,7 @@ class Celery(App):
             )
 
         def register(function: Callable[..., Any]) -> Task:
-            if inspect.iscoroutinefunction(function):
+            if is_coroutine_function(function):
                 raise InvalidArgument(
                     f"{function.__qualname__} is async; tasks of Celery are plain functions. "
                     "Register it with @app.handler(queue)"

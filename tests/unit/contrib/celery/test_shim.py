@@ -440,6 +440,8 @@ def test_async_functions_are_refused(shop: Shop) -> None:
 
     with pytest.raises(bide.InvalidArgument, match="is async"):
         shop.app.task(work)
+    with pytest.raises(bide.InvalidArgument, match="is async"):
+        shop.app.task(staticmethod(work))
     with pytest.raises(AttributeError):
         _ = shop.app.nothing
     with pytest.raises(AttributeError):
