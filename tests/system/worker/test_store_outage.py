@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import bide
+from bide.engines import losses
 from bide.lane.lane import Lane
-from bide.model.commands import Ack, Claim, Extend, Queues
+from bide.model.commands import Ack, Claim, Delete, Extend, Queues
 from bide.testing import FlakyEngine
 from bide.worker.process.runner import Runner
 from tests.system.worker.processes import log, wait_for, worker
@@ -272,3 +273,18 @@ def test_the_log_names_the_file_and_that_it_is_new(
     asyncio.run(work())
     assert where in caplog.text
     assert "new store" not in caplog.text
+
+
+def test_declared_settings_that_the_store_has_lost_are_applied_again(scene: Scene) -> None:
+    async def story() -> None:
+        @scene.app.handler("q", limit=1)
+        async def handle(body: int) -> None: ...
+
+        async with scene.at_work():
+            assert (await scene.counts()).limit == 1
+            await scene.lane.acall(Delete("q"))
+            assert (await scene.counts()).limit == 0
+            losses.report("a store", "q", 1)
+            await until(lambda: scene.counts_in_file("q").limit == 1)
+
+    scene.play(story())

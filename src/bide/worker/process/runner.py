@@ -8,16 +8,18 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
+from typing import NoReturn
 
 from bide.consuming.consumer import Consumer
 from bide.consuming.dead_holders import end_leases_of_dead
 from bide.consuming.declared_settings import apply_declared
 from bide.consuming.graceful_stop import release_all, stop
 from bide.consuming.isolation import CrashIsolation
-from bide.consuming.queue_handlers import Upkeep, with_upkeep
+from bide.consuming.queue_handlers import QueueHandlers, Upkeep, with_upkeep
 from bide.consuming.run import with_integrations
 from bide.consuming.store_client import StoreClient
 from bide.consuming.zone_update import keep_planned
+from bide.engines.losses import listening
 from bide.engines.registry import absolute, file_of, mask
 from bide.lane.first_contact import first_contact, lane_when_there
 from bide.lane.lane import Lane
@@ -237,6 +239,7 @@ class Runner:
             await apply_declared(store_client, handled, holder)
             upkeeps = self._make_consumers(store_client)
             chores += [asyncio.create_task(upkeep.keep()) for upkeep in upkeeps]
+            chores.append(asyncio.create_task(self._restore_declared(store_client, handled)))
             consumers = list(self.consumers.values())
             # Other processes read the heartbeat, so a store of this process alone needs none.
             if store_client.lane.capabilities.shared:
@@ -274,6 +277,17 @@ class Runner:
             for consumer in self.consumers.values():
                 await consumer.close()
         _log.info("stopped")
+
+    async def _restore_declared(
+        self, store_client: StoreClient, handled: list[QueueHandlers]
+    ) -> NoReturn:
+        """Apply the declared settings again after each loss of changes: they may be lost, too."""
+        loop, loss = asyncio.get_running_loop(), asyncio.Event()
+        with listening(lambda: loop.call_soon_threadsafe(loss.set)):
+            while True:
+                await loss.wait()
+                loss.clear()
+                await apply_declared(store_client, handled, self._holder)
 
     def _make_consumers(self, store_client: StoreClient) -> list[Upkeep]:
         """Make the consumer of each queue; return the upkeep of schedules and sources.
