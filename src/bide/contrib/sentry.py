@@ -138,8 +138,10 @@ def _is_reported(integration: BideIntegration, handling: Handling, error: BaseEx
     reports_all = is_endless or integration.report == "failed"
     chance = 0.5  # for the jitter of a delay, which does not matter here
     verdict = settling.judge(handling.message, error, handling.handler.retry, chance)
-    # A `Retry` is no failure: the handler has chosen to run again.
-    return verdict.outcome == "dead" or (reports_all and not isinstance(error, Retry))
+    # A `Retry` is no failure: the handler has chosen to run again. Neither is a message of a batch
+    # that failed: it is released, and delivered again alone.
+    is_failure = verdict.outcome == "retried" and not isinstance(error, Retry)
+    return verdict.outcome == "dead" or (reports_all and is_failure)
 
 
 def _capture(error: BaseException) -> None:

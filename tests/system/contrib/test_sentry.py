@@ -147,6 +147,21 @@ def test_every_failure_is_an_event_where_that_is_asked_for(app: bide.App, start:
     assert [event["contexts"]["bide"]["attempt"] for event in collector.events] == [1, 2, 3]
 
 
+def test_a_batch_that_failed_is_no_failure_of_each_of_its_messages(
+    app: bide.App, start: Start
+) -> None:
+    collector = start(BideIntegration("failed"))
+
+    @app.handler("cards", batch=3, linger="1m", retry=ONCE)
+    def charge_all(bodies: list[int]) -> None:
+        if 3 in bodies:
+            raise ValueError("no card")
+
+    play(app, 1, 2, 3, ended=lambda c: (c.flow.acked, c.sizes.dead) == (2, 1))
+    (event,) = collector.events
+    assert event["exception"]["values"][0]["value"] == "no card"
+
+
 def test_each_failure_of_a_source_is_an_event(app: bide.App, start: Start) -> None:
     """It never dies: without this, one that fails for ever would be seen by nobody."""
     collector = start()
