@@ -17,6 +17,7 @@ from bide.model import body as bodies
 from bide.model.commands import Command, Put, Scan
 from bide.model.ended import PENDING
 from bide.model.errors import Closed, InvalidArgument
+from bide.model.internal_queues import is_internal
 from bide.model.message import Item, Message, State
 from bide.model.replies import Outcome, Outcomes, Reply
 from bide.model.times import Duration, Moment, milliseconds, to_datetime, unix
@@ -215,8 +216,14 @@ class ScratchStore:
         return self._stack.enter_context(Queue(name))
 
     def puts(self, queue: str | None = None) -> list[PutRecord]:
-        """Return all puts in order, into one queue or any, including messages that are gone."""
-        return [record for record in self._puts if queue in (None, record.queue)]
+        """Return all puts in order, including messages that are gone.
+
+        Args:
+            queue: only those into this one; by default into any but the queues of bide itself.
+        """
+        if queue is None:
+            return [record for record in self._puts if not is_internal(record.queue)]
+        return [record for record in self._puts if record.queue == queue]
 
     def forget(self) -> None:
         """Forget the puts so far, so that assertions are about later ones."""
@@ -352,7 +359,7 @@ class ScratchStore:
                     lines.append(f"      differs in: {_listed(differences)}")
             if len(records) > SHOWN:
                 lines.append(f"      ... and {len(records) - SHOWN} more")
-        elif names := sorted({record.queue for record in self._puts}):
+        elif names := sorted({record.queue for record in self.puts()}):
             listed = ", ".join(map(repr, names))
             lines.append(f"nothing was put into {queue!r}; puts went to: {listed}")
         else:

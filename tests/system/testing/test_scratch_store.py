@@ -14,7 +14,7 @@ import bide
 from bide.clock import SYSTEM_CLOCK
 from bide.engines.memory import MemoryEngine
 from bide.engines.port import Capabilities
-from bide.testing import FakeClock, ScratchStore
+from bide.testing import FakeClock, ManualWorker, ScratchStore
 from bide.testing import store as store_module
 from bide.testing.hooks import lane_of
 from tests.start import START
@@ -109,6 +109,15 @@ def test_a_queue_with_a_clock_of_its_own_is_left_alone() -> None:
         with bide.Queue("orders", "memory://", clock=FakeClock()) as other:
             other.put(2)
         assert store.puts() == []
+
+
+def test_what_bide_puts_into_its_own_queues_is_no_put_of_the_program() -> None:
+    app = bide.App("memory://")
+    app.handler("orders", limit=1)(lambda body: None)
+    with ScratchStore() as store, ManualWorker(app, store):
+        assert store.puts() == []
+        (record,) = store.puts("bide:declared")
+        assert record.id == "orders"
 
 
 def test_what_a_queue_keeps_is_told_to_each_store() -> None:
