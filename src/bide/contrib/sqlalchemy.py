@@ -25,7 +25,7 @@ __all__ = ["is_own", "outbox_dead_table", "outbox_table"]
 OUTBOX, OUTBOX_DEAD = "bide_outbox", "bide_outbox_dead"
 
 VACUUM = DDL(  # type: ignore[no-untyped-call]
-    "ALTER TABLE bide_outbox SET"
+    "ALTER TABLE %(fullname)s SET"
     " (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000)"
 )
 """Rows come and go: their number is small, and that of dead ones is not."""
@@ -45,8 +45,8 @@ def outbox_table(metadata: MetaData) -> Table:
         >>> outbox_table(MetaData()).columns.keys()
         ['number', 'queue', 'id', 'command']
     """
-    if OUTBOX in metadata.tables:
-        return metadata.tables[OUTBOX]
+    if (known := _known(metadata, OUTBOX)) is not None:
+        return known
     number = Column("number", _NUMBER, Identity(always=True), primary_key=True)
     table = Table(OUTBOX, metadata, number, *_command_columns(), sqlite_autoincrement=True)
     event.listen(table, "after_create", VACUUM.execute_if(dialect="postgresql"))
@@ -64,8 +64,8 @@ def outbox_dead_table(metadata: MetaData) -> Table:
         >>> outbox_dead_table(MetaData()).columns.keys()
         ['number', 'queue', 'id', 'command', 'reason', 'died']
     """
-    if OUTBOX_DEAD in metadata.tables:
-        return metadata.tables[OUTBOX_DEAD]
+    if (known := _known(metadata, OUTBOX_DEAD)) is not None:
+        return known
     return Table(
         OUTBOX_DEAD,
         metadata,
@@ -88,6 +88,11 @@ def is_own(name: str | None, schema: str | None = None) -> bool:
         (True, True, False)
     """
     return any(part == "bide" or (part or "").startswith("bide_") for part in (name, schema))
+
+
+def _known(metadata: MetaData, name: str) -> Table | None:
+    """Return a table that the metadata have already, under their own schema if they have one."""
+    return metadata.tables.get(name if metadata.schema is None else f"{metadata.schema}.{name}")
 
 
 _NUMBER = BigInteger().with_variant(Integer, "sqlite")

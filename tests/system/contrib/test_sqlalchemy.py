@@ -18,6 +18,7 @@ from alembic.operations import Operations
 from sqlalchemy import MetaData, create_engine, inspect, select
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
+from sqlalchemy.schema import CreateSchema, DropSchema
 
 import bide
 from bide.contrib.alembic import include_name, include_object
@@ -104,6 +105,19 @@ def test_the_tables_are_those_that_the_forwarder_makes(database: Database) -> No
     outbox_dead_table(metadata)
     metadata.create_all(database.engine)
     assert shape(database) == made
+
+
+def test_metadata_with_a_schema_have_each_table_once(database: Database) -> None:
+    metadata = MetaData(schema="app")
+    outbox, dead = outbox_table(metadata), outbox_dead_table(metadata)
+    assert outbox.fullname == "app.bide_outbox"
+    assert (outbox_table(metadata), outbox_dead_table(metadata)) == (outbox, dead)
+    if database.engine.dialect.name == "postgresql":
+        with database.engine.begin() as connection:
+            connection.execute(CreateSchema("app"))
+        metadata.create_all(database.engine)
+        with database.engine.begin() as connection:
+            connection.execute(DropSchema("app", cascade=True))
 
 
 def test_a_put_and_a_forwarder_work_with_created_tables(
