@@ -46,7 +46,11 @@ def _headers_of(message: Message, subscription: Subscription) -> dict[str, str]:
     """
     _, queue_name = split_name(subscription.queue)
     id = f"{_plain(queue_name)}/{_plain(message.id)}"
-    message_headers = {name.lower(): value for name, value in (message.headers or {}).items()}
+    message_headers: dict[str, str] = {}
+    for name, value in (message.headers or {}).items():
+        # Names that differ in case only are one to HTTP, which joins values so.
+        others = [message_headers[name.lower()]] if name.lower() in message_headers else []
+        message_headers[name.lower()] = ", ".join([*others, value])
     content_type = message_headers.pop("content-type", "")
     if message.json or not _fits(content_type):
         content_type = "application/json" if message.json else "application/octet-stream"
@@ -239,5 +243,9 @@ def _plain(text: str) -> str:
 
 
 def _fits(value: str) -> bool:
-    """Tell whether a text can be the value of an HTTP header as it is."""
-    return value.isascii() and value.isprintable() and 0 < len(value) <= 4_096
+    """Tell whether a text can be the value of an HTTP header as it is.
+
+    Receivers take away blanks at its ends.
+    """
+    is_plain = value.isascii() and value.isprintable() and value == value.strip()
+    return is_plain and 0 < len(value) <= 4_096

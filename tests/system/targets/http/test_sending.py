@@ -42,6 +42,23 @@ def test_a_due_message_arrives_signed_and_is_acked(stage: Stage) -> None:
     stage.play(story())
 
 
+def test_no_header_of_a_message_is_lost_on_the_way(stage: Stage) -> None:
+    async def story() -> None:
+        async with stage.at_work() as (receiver, _):
+            headers = {"padded": "  a b ", "Case": "upper", "case": "lower", "blank": " "}
+            await stage.put(1, headers=headers)
+            await stage.acked(1)
+        (got,) = receiver.got
+        own = {name: value for name, value in got.headers.items() if "bide-header" in name}
+        assert own == {
+            "bide-header-padded*": "UTF-8''%20%20a%20b%20",
+            "bide-header-case": "upper, lower",
+            "bide-header-blank*": "UTF-8''%20",
+        }
+
+    stage.play(story())
+
+
 def test_nothing_arrives_before_its_moment(stage: Stage) -> None:
     async def story() -> None:
         async with stage.at_work() as (receiver, _):
