@@ -96,6 +96,8 @@ def lifespan(
                     yield {STATE: opened}
         finally:
             await opened.close()
+            if app is not None:
+                await asyncio.to_thread(app.close)  # the queues that its tasks have opened
 
     return open_and_close
 

@@ -18,6 +18,7 @@ from starlette.routing import Mount, Route
 
 import bide
 from bide.contrib.fastapi import blocking_queue, health, lifespan, queue
+from bide.queue.base import open_queues
 from tests.servers import RedisServer
 from tests.system.contrib.serving import Site, serving, wait_until
 from tests.system.worker.worker_app import until
@@ -97,7 +98,8 @@ def test_a_route_calls_a_task_later(tmp_path: Path) -> None:
             assert client.post("/orders/42/paid").json() == {"in_time": False}
             assert client.put("/orders/43?delay=1ms").status_code == 200
             wait_until(lambda: expired == [43])
-    jobs.close()
+        queues = [repr(queue) for queue in open_queues if queue.url == jobs.url]
+        assert all(", closed" in shown for shown in queues)
 
 
 def test_redis_that_is_down_at_the_start_makes_it_unhealthy_until_it_comes(
