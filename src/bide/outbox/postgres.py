@@ -1,8 +1,9 @@
 """The outbox of a PostgreSQL database, as the forwarder uses it."""
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import psycopg
@@ -56,8 +57,11 @@ class PostgresTable(Table):
 
     def __init__(self, url: str) -> None:
         self.connection = BoundedConnection.open(url, TIMEOUT, name="bide forward")
-        self._wake_reader, self._wake_writer = os.pipe()
-        """A pipe by which `wake` ends a wait."""
+        # A pipe by which `wake` ends a wait.
+        self._wake_reader, writer = os.pipe()
+        self._wake_writer: int | None = writer
+        """`None`: it is closed, and another file may have its number."""
+        self._waking = threading.RLock()  # a signal handler may come between
         self._notifications: list[psycopg.Notify] = []
         """Those that came since the last wait."""
         self.connection.add_notify_handler(self._notifications.append)
@@ -111,11 +115,15 @@ class PostgresTable(Table):
 
     def wake(self) -> None:
         """End a wait, from another thread."""
-        with suppress(OSError):  # it was closed meanwhile, and nothing waits
-            os.write(self._wake_writer, b"x")
+        with self._waking:
+            if self._wake_writer is not None:  # else nothing waits
+                os.write(self._wake_writer, b"x")
 
     def close(self) -> None:
         """Leave the database."""
         self.connection.close()
-        os.close(self._wake_reader)
-        os.close(self._wake_writer)
+        with self._waking:
+            writer, self._wake_writer = self._wake_writer, None
+            if writer is not None:
+                os.close(writer)
+                os.close(self._wake_reader)

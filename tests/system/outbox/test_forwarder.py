@@ -1,10 +1,12 @@
 """The forwarder: once each, in the order of the commits, whatever dies."""
 
 import itertools
+import select
+import socket
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -302,6 +304,17 @@ def test_a_wait_in_a_process_with_many_open_files_ends(url: str) -> None:
     with low_ones_taken(), closing(table_of(url)) as table:
         table.wake()
         table.wait(BOUND)
+
+
+def test_a_wake_after_the_end_writes_to_no_other_file(database: str) -> None:
+    table = table_of(database)
+    table.close()
+    with ExitStack() as stack:
+        sockets = [  # which have the numbers that the table had
+            stack.enter_context(end) for _ in range(10) for end in socket.socketpair()
+        ]
+        table.wake()
+        assert select.select(sockets, [], [], 0)[0] == []
 
 
 def test_a_database_that_cannot_be_opened_is_named(database: str, tmp_path: Path) -> None:
