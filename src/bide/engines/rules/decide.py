@@ -12,7 +12,7 @@ from bide.engines.rules.closing import with_consequences
 from bide.engines.rules.putting import put, put_again, refused
 from bide.engines.rules.record import Record
 from bide.model import commands as cmd
-from bide.model.command_parts import version_at
+from bide.model.command_parts import version_at, versions_of
 from bide.model.message import Item
 from bide.model.replies import Outcome
 
@@ -71,6 +71,8 @@ def decide(
     current = lapses[-1].after if lapses else record
     if current is None:
         id = name if isinstance(name, str) else name.id
+        if record is not None and _has_asked_for_end(record, command):
+            return Decision(lapses, Outcome(id, True, due=record.due))
         return Decision(lapses, Outcome(id, False))
     if not _is_named(current, command, name, place):
         return Decision(lapses, current.outcome(False, facts.now))
@@ -142,6 +144,17 @@ def decide_each(
         changed_records[id] = decision.record_after(record)
         decisions.append(decision)
     return decisions
+
+
+def _has_asked_for_end(record: Record, command: Any) -> bool:
+    """Return whether a command cancels a message that the end of its lease has cancelled just now.
+
+    The worker was asked to stop, by this caller or another one. Versions are of messages that are
+    there, so a command that names one has come too late.
+    """
+    if not isinstance(command, cmd.Cancel) or versions_of(command):
+        return False
+    return record.stopping is not None and command.if_due in (None, record.due)
 
 
 def _is_named(record: Record, command: Any, name: str | cmd.Lease, place: int) -> bool:

@@ -7,6 +7,7 @@ from bide.model import commands as cmd
 from bide.model.ended import STOPPED_KEEP
 from bide.model.limits import BULK
 from bide.model.message import Progress
+from bide.model.replies import Outcome
 from bide.testing.conformance.closing import close
 from bide.testing.conformance.driver import HOUR, START, Driver, done, numbered
 
@@ -90,6 +91,42 @@ class StopCases:
         assert done(driver.wait(1_000).ack(lease)) == [False]
         assert [end.how for end in driver.ends("a")] == ["cancelled"]
         assert driver.counts().flow.cancelled == 1
+
+    def test_after_the_lease_a_cancel_is_done(self, driver: Driver) -> None:
+        for id in "abcde":
+            driver.lease(id)
+        for id in "abcd":
+            stop(driver, id)
+        version = driver.get("d").version
+        driver.wait(1_000)
+        gone = [Outcome(id, True, due=START) for id in "abc"]
+        assert driver.cancel("a", running=True) == gone[:1]
+        assert driver.cancel("b") == gone[1:2]
+        assert driver.cancel("c", "c", if_due=START) == [gone[2], Outcome("c", False)]
+        assert driver.cancel("d", if_version=version) == [Outcome("d", False)]
+        assert done(driver.cancel("a", "b", "c", "d", running=True)) == [False] * 4
+        assert driver.cancel("e", running=True) == [Outcome("e", True, due=START)]
+        flow = driver.counts().flow
+        assert (flow.cancelled, flow.lapsed) == (5, 5)
+
+    def test_after_the_lease_a_cancel_of_another_time_is_not_done(self, driver: Driver) -> None:
+        driver.lease("a")
+        stop(driver, "a")
+        driver.wait(1_000)
+        assert driver.cancel("a", running=True, if_due=START + 1) == [Outcome("a", False)]
+        assert driver.state("a") is None
+        assert driver.counts().flow.cancelled == 1
+
+    def test_after_the_lease_nothing_but_a_cancel_is_done(self, driver: Driver) -> None:
+        for id in "abcd":
+            driver.lease(id)
+            stop(driver, id)
+        driver.wait(1_000)
+        assert done(driver.reschedule("a", delay=5)) == [False]
+        assert done(driver.release("b")) == [False]
+        assert done(driver.revive("c")) == [False]
+        assert done(driver.set_aside("d")) == [False]
+        assert [driver.state(id) for id in "abcd"] == [None] * 4
 
     def test_after_the_lease_its_id_is_free(self, driver: Driver) -> None:
         driver.lease("a")

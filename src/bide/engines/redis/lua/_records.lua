@@ -297,7 +297,7 @@ end
 
 -- Deletes a message whose worker was asked to stop, and has not acked it; its successor takes its place.
 local function stopped(r)
-  local holder = r.holder
+  local holder, by = r.holder, r.stopping
   r.attempt = r.attempt + 1
   remember_end(r, 'cancelled', r.stopping ~= '' and r.stopping or nil)
   if r.successor then
@@ -306,7 +306,7 @@ local function stopped(r)
     return follow(r)
   end
   delete(r, 'cancelled')
-  r.holder = holder
+  r.holder, r.stopping = holder, by
 end
 
 -- Adds a failure to a message; `since`: when its lease began, nil if this is no attempt.

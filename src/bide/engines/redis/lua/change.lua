@@ -97,6 +97,11 @@ end
 -- Does to a message what the call asks for, if it may; returns whether it did. `token`: of the lease, or the version
 -- that the caller saw, or the holder, or empty.
 local function do_verb(r, token)
+  if r.deleted then  -- by the end of its lease, which is as good as a cancel if its worker was asked to stop
+    r.shut, r.holder = nil, nil
+    return (verb == 'cancel' or verb == 'stop') and r.stopping ~= nil and not if_version and token == ''
+      and is_still(r, if_due)
+  end
   if verb == 'stop' and r.token then
     if is_still(r, if_due, token ~= '' and token or if_version) then stop(r) end
     return false
@@ -149,9 +154,10 @@ local function change_each(width, act, origin)
       outcomes[number] = {false, 'forwarded'}
     else
       local r, unreadable = locate(ARGV[i])
-      if r and r.deleted then r = nil end
+      if r and r.deleted and act ~= do_verb then r = nil end
       local held = r and r.token
       local done = r ~= nil and act(r, ARGV[i + 1], width > 2 and ARGV[i + 2] or '', width > 3 and ARGV[i + 3] or '')
+      if r and r.deleted and not done then r = nil end
       local refused = done and r.shut and r.deleted and not held
       done = done and not refused
       if done and not (r.deleted or r.state or r.token) then earliest = min(earliest or r.due, r.due) end

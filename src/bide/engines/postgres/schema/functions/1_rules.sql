@@ -467,7 +467,8 @@ BEGIN
   PERFORM _remember_return(p_was, p_is.state, new_rank);
 END $$;
 
--- Take a message back whose lease is over. Of one that is gone, the row that is returned has its `seq` only.
+-- Take a message back whose lease is over. Of one that is gone, the row that is returned has its `seq` only, and if
+-- its worker was asked to stop, also `due` and `stopping`.
 CREATE FUNCTION bide._lapse(p_was bide.message, p_now bigint)
 RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -498,6 +499,10 @@ BEGIN
   END IF;
   PERFORM _count_moves(_moved(p_was, new, 'lapsed'));
   new.seq := p_was.seq;
+  IF new.state IS NULL AND p_was.stopping IS NOT NULL THEN
+    new.due := p_was.due;
+    new.stopping := p_was.stopping;
+  END IF;
   RETURN new;
 END $$;
 

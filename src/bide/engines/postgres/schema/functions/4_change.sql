@@ -112,6 +112,16 @@ BEGIN
     WHERE n <> ALL (acked_places) ORDER BY id COLLATE "C", n  -- all commands lock in this order
   LOOP
     was := _locked(q.id, named.id, moment, patience);
+    IF was.state IS NULL AND p_verb IN ('cancel', 'stop') AND was.stopping IS NOT NULL AND p_only_seqs IS NULL
+       AND (p_if_due IS NULL OR was.due = p_if_due) THEN  -- the end of its lease has cancelled it just now
+      number := named.n;
+      done := true;
+      SELECT NULL, was.due, NULL, NULL, NULL INTO state, due, until, holder, successor;
+      RETURN NEXT;
+      IF p_sender IS NOT NULL THEN
+        outcomes := outcomes || _outcome(number, done, state, due, until, holder, successor);
+      END IF;
+    END IF;
     CONTINUE WHEN was.state IS NULL;
     IF was.state = SETTLING_STATE THEN
       patience := 0;  -- of many, only the first is waited for
