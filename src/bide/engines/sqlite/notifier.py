@@ -7,6 +7,7 @@ import os
 import secrets
 import stat
 import threading
+import weakref
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import msgspec
 
 from bide.engines.sqlite.hints import folder_of
 from bide.engines.waiting import readable
+from bide.model.forks import in_child
 from bide.model.times import UnixMs
 
 ATTEMPTS = 20
@@ -44,6 +46,7 @@ class PipeNotifier:
         """The descriptor of the pipe (-1: it is closed), and its path."""
         self._lock = threading.Lock()  # held while the pipe is replaced or closed
         self._closed = False
+        _listening.add(self)
 
     @property
     def is_listening(self) -> bool:
@@ -66,9 +69,7 @@ class PipeNotifier:
             if hints and not self._closed:
                 return hints
         with self._lock:
-            if self.pipe >= 0:
-                os.close(self.pipe)
-            self.pipe = -1
+            self._close_pipe()
         return []
 
     def _replace_deleted(self) -> None:
@@ -81,7 +82,7 @@ class PipeNotifier:
             return
         with self._lock:
             if not self._closed:
-                os.close(self.pipe)
+                self._close_pipe()
                 self.pipe, self.address = pipe, address
                 return
         os.close(pipe)  # a finalizer has closed this meanwhile, or another thread
@@ -94,6 +95,29 @@ class PipeNotifier:
                 self._closed = True
                 os.write(self.pipe, b"\n")
         _remove(self.address)
+
+    def leave_to_parent(self) -> None:
+        """In the child of a fork, stop listening: the pipe is that of the parent."""
+        self._closed = True
+        self._close_pipe()
+
+    def _close_pipe(self) -> None:
+        """Close the descriptor, if it is open."""
+        pipe, self.pipe = self.pipe, -1  # first: a child of a fork closes what is noted here
+        if pipe >= 0:
+            os.close(pipe)
+
+
+_listening: "weakref.WeakSet[PipeNotifier]" = weakref.WeakSet()
+"""Those of this process."""
+
+
+@in_child
+def _after_fork_in_child() -> None:
+    """Close the pipes of the parent: as long as any process has one open, nobody removes it."""
+    for notifier in _listening:
+        notifier.leave_to_parent()
+    _listening.clear()
 
 
 def make_pipe(path: Path) -> tuple[int, str]:

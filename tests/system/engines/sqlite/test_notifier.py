@@ -84,6 +84,31 @@ def test_a_notifier_whose_process_died_is_removed(path: Path, listen: Open) -> N
     assert living.listen() == [("q", 1)]
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_the_pipe_of_a_dead_process_is_removed_while_a_child_of_it_lives(
+    path: Path, listen: Open
+) -> None:
+    dead = PipeNotifier(path)
+    forked, tell_forked = os.pipe()
+    may_end, let_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(let_end)
+        os.write(tell_forked, b"x")
+        os.read(may_end, 1)  # until the parent closes its end
+        os._exit(0)
+    os.read(forked, 1)
+    living = listen()  # after the fork: the child knows nothing of it
+    os.close(dead.pipe)  # as the death of its process does
+    send_hints(path, {"q": 1}, None)
+    os.close(let_end)
+    os.waitpid(child, 0)
+    assert not Path(dead.address).exists()
+    assert living.listen() == [("q", 1)]
+    for end in (forked, tell_forked, may_end):
+        os.close(end)
+
+
 def test_lines_of_strangers_are_passed_over(path: Path, listen: Open) -> None:
     notifier = listen()
     with Path(notifier.address).open("wb") as stranger:
