@@ -4,7 +4,6 @@ Over several shards, messages come in the order of rank, unless another worker c
 then the shard hands out what follows there. A shard that does not answer is left out.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -79,24 +78,24 @@ class _Claiming:
     @property
     def wanted(self) -> int:
         """How many messages are still wanted; none if there is no room for more."""
-        return 0 if self.full else self.command.count - len(self._leased) - self._ended
+        return 0 if self.full else max(0, self.command.count - len(self._leased) - self._ended)
 
     def call(
-        self, count: int, *, shared: bool = False, highest_token: int = 0, of: int = 0
+        self, count: int, *, share: int | None = None, highest_token: int = 0, of: int = 0
     ) -> ScriptCall:
         """Return a call of the script, which describes its arguments.
 
         Args:
-            count: how many messages are wanted of it.
-            shared: whether it leases only a part of what is wanted, beside calls of other shards.
+            count: how many messages are wanted of it; with a share, how many it looks at.
+            share: how many it leases at most, beside calls of other shards; `None`: there are none.
             highest_token: the highest one that is known of all shards.
-            of: how many messages the calls of several shards ask for together: each gets its part
+            of: how many messages the calls of several shards look at together: each gets its part
                 of the room. 0: this one gets all.
         """
         command = self.command
         room = self.room * count // of if of else self.room
         lease = command.lease, command.holder, self.token or None
-        arguments = count, *lease, room, shared, highest_token
+        arguments = count, *lease, room, share, highest_token
         return ScriptCall("claim", command.queue, arguments)
 
     def take(self, answer: Sequence[Any]) -> _Following:
@@ -230,24 +229,27 @@ def claim_shards(command: Claim, sharded: ShardedQueue) -> Step:
             sharded.token = max(sharded.token, token)
             views[shard] = _View(ready, [_Listed(*each) for each in first])
         shares = _shares(views, wanted)
-        examined += sum(shares.values())
+        if not shares:
+            break
+        examined += sum(share.messages for share in shares.values())
         more = any(
-            view.ready >= most or view.ready > shares.get(shard, 0) for shard, view in views.items()
+            view.ready >= most or view.ready > shares.get(shard, _NO_SHARE).messages
+            for shard, view in views.items()
         )
         # Also if no more are wanted: those of the shares that may not be delivered end.
         while shares and not claiming.full:
             # All leases of a claim have one token: the first shard gives it.
             chosen = list(shares) if claiming.token else list(shares)[:1]
-            together = sum(shares[shard] for shard in chosen)
+            together = sum(shares[shard].messages for shard in chosen)
             if sharded.enrolled:  # this lane waits no longer, which each shard is to know
                 sharded.enrolled = False
                 chosen += [shard for shard in present if shard not in shares]
-            calls = {
-                shard: claiming.call(
-                    shares.pop(shard, 0), shared=True, highest_token=sharded.token, of=together
+            calls = {}
+            for shard in chosen:
+                messages, fit = shares.pop(shard, _NO_SHARE)
+                calls[shard] = claiming.call(
+                    messages, share=fit, highest_token=sharded.token, of=together
                 )
-                for shard in chosen
-            }
             for answer in (yield from ask(calls)).values():
                 claiming.take(answer)
             sharded.token = max(sharded.token, claiming.token)
@@ -283,14 +285,28 @@ class _View(NamedTuple):
     """The first of them, in the order of delivery."""
 
 
-def _shares(views: Mapping[int, _View], wanted: int) -> dict[int, int]:
-    """Return how many messages to lease of each shard, by its number; 0 is left out.
+class _Share(NamedTuple):
+    """What a claim asks of a shard."""
+
+    messages: int
+    """How many of the first ready messages it looks at."""
+    fit: int
+    """How many of them it leases at most. The others were not fit for delivery when it was peeked
+    into: if they have ended since, their places are not taken by messages that nobody wants."""
+
+
+_NO_SHARE = _Share(0, 0)
+
+
+def _shares(views: Mapping[int, _View], wanted: int) -> dict[int, _Share]:
+    """Return what to ask of each shard, by its number; one that has nothing to give is left out.
 
     The shard with the very first message comes first: the others may find no room in the reply.
     """
     if sum(view.ready for view in views.values()) <= wanted:  # all of them
         in_order = sorted(views, key=lambda shard: views[shard].first)
-        return {shard: min(views[shard].ready, SLICE) for shard in in_order if views[shard].ready}
+        counts = {shard: min(views[shard].ready, SLICE) for shard in in_order}
+        return {shard: _Share(count, count) for shard, count in counts.items() if count}
     places: list[tuple[int, int, int, int]] = []  # rank, order, shard, 1 if it is unfit
     # The last place before which no shard has messages that are not listed.
     horizon: tuple[int, int, int] | None = None
@@ -300,11 +316,12 @@ def _shares(views: Mapping[int, _View], wanted: int) -> dict[int, int]:
             last = view.first[-1]
             end = last.rank, last.order, shard
             horizon = end if horizon is None else min(horizon, end)
-    shares: Counter[int] = Counter()
+    shares: dict[int, _Share] = {}
     for rank, order, shard, is_unfit in sorted(places):
         if wanted <= 0 or (horizon is not None and (rank, order, shard) > horizon):
             break
-        shares[shard] += 1
-        if not is_unfit:
-            wanted -= 1
+        fit = 1 - is_unfit
+        share = shares.get(shard, _NO_SHARE)
+        shares[shard] = _Share(share.messages + 1, share.fit + fit)
+        wanted -= fit
     return shares

@@ -392,6 +392,32 @@ def test_much_that_is_put_at_once_stays_in_order(open_engine: Open, url: str, si
     assert sorted(seen) == sorted(expected)
 
 
+def test_a_claim_leases_no_more_than_it_wants_if_others_end_what_had_expired(
+    open_engine: Open, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, other = (open_engine(f"{url}&shards=2") for _ in range(2))
+    in_shard = [[id for id in many(99) if shard_of(id, 2) == shard] for shard in (0, 1)]
+    (late, *fit), (second, *_) = in_shard
+    ask(engine, put(late, priority=1, expires=1), NOW)  # ready at once, and late then
+    for moment, id in enumerate([second, *fit[:9]], start=1):
+        ask(engine, put(id, priority=1), NOW + moment)
+    send = engine._sender.send
+    rounds: list[list[str]] = []
+
+    def send_late(calls: Any, now: int | None) -> list[Any]:
+        """Send calls; right before the first lease, another process ends a message."""
+        rounds.append([call.script for call in calls])
+        assert len(rounds) < 10
+        if calls[0].script == "claim" and len(rounds) == 2:
+            assert ask(other, Cancel("q", [late]), NOW + 50).outcomes[0].done
+        return send(calls, now)
+
+    monkeypatch.setattr(engine._sender, "send", send_late)
+    claimed = ask(engine, Claim("q", 2, HOUR, "w"), NOW + 50)
+    assert [message.id for message in claimed.messages] == [second, fit[0]]
+    assert ask(other, Count("q"), NOW + 50).sizes.leased == 2
+
+
 def test_a_claim_is_of_the_latest_moment_of_its_shards() -> None:
     """Else a message would seem to be claimed before the lease of its last holder was over."""
     claiming = _Claiming(Claim("q", 2, HOUR, "w"))

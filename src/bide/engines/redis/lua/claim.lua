@@ -1,11 +1,11 @@
 -- claim: lease the next due messages. Takes back leases that are over, expires late messages, and cancels those in
 -- closed groups.
 -- A claim of many comes in slices, so that no slice blocks the server for long.
---   count   how many are still wanted
+--   count   how many are still wanted; over several shards, how many of the first ready ones to look at
 --   length  of the lease in milliseconds; holder
 --   before  token of the slice before, or nil
 --   room    how large the reply may become
---   shared  over several shards: lease the first ready ones, and nothing else; the lane waits no longer
+--   share   over several shards: lease so many of these at most, and nothing else; the lane waits no longer
 --   highest  over several shards, the highest token that is known
 -- Reply: [head, ids, records], nil instead of a record that this claim does not hold any more; head is:
 --   [now, change, token, until, whether the queue keeps results, next or null,
@@ -236,8 +236,8 @@ function take_heads()
 end
 end
 
--- Leases the first members of a set; returns whether there is room for more in the reply.
-local function lease(set, members)
+-- Leases the first members of a set, `most` at most; returns whether there is room for more in the reply.
+local function lease(set, members, most)
   local looked, ended, full = 0, 0, false  -- at how many members it has looked, and how many of these it has ended
   local parses, all_ids, records = may_be_unfit(), ids_of(members), {}
   local before, bytes = 0, 0  -- how many members come before `records`, and the bytes of all records that were read
@@ -256,7 +256,7 @@ local function lease(set, members)
     elseif text then  -- claim.py has records repaired that cannot be read; without one: half a change
       room = room - #text - #id
       full = room < 0 and #ids > 0
-      if full then break end
+      if full or #ids == most then break end
       hold(member, id, text)
     end
     looked = looked + 1
@@ -283,7 +283,7 @@ local function take_due()
   while #ids < limit and examined < PROMOTE and not full do
     local members = due_of(set, limit - #ids)
     if #members == 0 then return true end
-    full = not lease(set, members)
+    full = not lease(set, members, limit)
   end
   return not full
 end
@@ -296,15 +296,15 @@ local function wait(moment)
 end
 
 define('claim', {'allow-oom'}, {'token'}, function(...)
-  local length, before, shared
-  wanted, length, holder, before, room, shared, highest = ...
+  local length, before, share
+  wanted, length, holder, before, room, share, highest = ...
   until_, lease_token = now + length, before and int(before)
   ids, texts, examined, died = {}, {}, 0, {}
   if replayed then return tell_again() end
-  if shared then
+  if share then
     -- A message that was given back since has had a newer lease than this claim may give: see `leave`.
     local stale = before and tonumber(call('HGET', META, 'returned') or 0) >= before
-    if exists and wanted > 0 and not has('p') and not stale then lease(READY, due_of(READY, wanted)) end
+    if exists and wanted > 0 and not has('p') and not stale then lease(READY, due_of(READY, wanted), share) end
   elseif not exists or has('p') then
     return wait(pause_end)
   else
@@ -319,11 +319,11 @@ define('claim', {'allow-oom'}, {'token'}, function(...)
     local is_full_slice = #ids == SLICE and wanted > SLICE
     if again or is_full_slice and goes_on then return reply(nil, true) end
   end
-  if (#ids > 0 or shared) and LANE ~= '' and has('l') then  -- this lane waits no longer: another one does
+  if (#ids > 0 or share) and LANE ~= '' and has('l') then  -- this lane waits no longer: another one does
     call('ZREM', WAITERS, LANE)
     wake(next_moment())
   end
-  if #ids > 0 or shared then return reply() end
+  if #ids > 0 or share then return reply() end
   local moment = next_moment()
   if before then return reply(moment and moment - now) end
   return wait(moment)
