@@ -38,7 +38,7 @@ from bide.model import commands as cmd
 from bide.model.commands import Cancel, Claim, Delete, Find, Put
 from bide.model.lifecycle import TRANSITIONS
 from bide.model.message import Item, State
-from bide.model.replies import GONE, Claimed
+from bide.model.replies import GONE, Claimed, Deleted
 from bide.model.times import LATEST
 from bide.outbox.forwarder import table_of
 from bide.targets.amqp import parse
@@ -172,6 +172,31 @@ def test_queues_that_are_gone_are_forgotten(
             notifier.close()
             notifier.listen()  # which lets go of its connection
         engine.close()
+
+
+@pytest.mark.parametrize("kind", ["memory", "redis", "redis of 8 shards", "postgres"])
+def test_tokens_of_a_queue_that_is_deleted_and_made_again_go_on(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    name, *several = kind.split(" ", 1)
+    url = "memory://" if kind == "memory" else request.getfixturevalue(f"{name}_url")()
+    url += "&shards=8" if several else ""
+    now = 1_700_000_000_000
+    tokens = []
+    engine = opener(url)()
+    for _ in range(3):
+        for id in ("a", "b"):
+            engine.execute([Put("q", [Item(id, b"1")])], now)
+            (claimed,) = engine.execute([Claim("q", 1, 1_000, "w")], now)
+            assert isinstance(claimed, Claimed)
+            tokens.append(claimed.token)
+            engine.execute([cmd.Ack("q", [cmd.Lease(id, claimed.token)])], now)
+        assert engine.execute([Delete("q")], now) == [Deleted(True)]
+        if kind != "memory":  # all of which ends with its engine
+            engine.close()
+            engine = opener(url)()
+    engine.close()
+    assert sorted(set(tokens)) == tokens
 
 
 LOOKS = 20

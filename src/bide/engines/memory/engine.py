@@ -47,6 +47,8 @@ class MemoryEngine:
     def __init__(self) -> None:
         self._queues: dict[str, MemoryQueue] = {}
         """By name."""
+        self._last_token = 0
+        """The highest token of a deleted queue: one that is made again gives only larger ones."""
         self._answers: dict[str, BoundedDict[str, Answers]] = {}
         """What is remembered of senders, by owner and sender."""
         self._before: Before | None = None
@@ -132,8 +134,9 @@ class MemoryEngine:
     def look(self, name: str) -> MemoryQueue:
         """Return a queue at this time."""
         now = int(self.exactly)
-        # The token of a queue that is made again must be larger than all that it gave before.
-        queue = self._queues.get(name) or MemoryQueue(QueueRow(name=name, token=now))
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = MemoryQueue(QueueRow(name=name, token=max(now, self._last_token)))
         queue.now, queue.lines.now = now, int(self.exactly * 1000)  # lines count microseconds
         return queue
 
@@ -154,6 +157,7 @@ class MemoryEngine:
 
     def drop(self, queue: MemoryQueue) -> None:
         """Delete a queue."""
+        self._last_token = max(self._last_token, queue.row.token)
         del self._queues[queue.row.name]
 
     def names(self, prefix: str) -> list[str]:

@@ -3,14 +3,20 @@
 from bide.engines.constants import SHARED
 from bide.engines.redis.layout import ORDER
 from bide.model.replies import PAUSES
+from bide.model.times import HOUR_MS
 
 SLICE = 500
 """The maximum number of messages of one call, so that no script blocks the server for long."""
+
+DELETED_KEEP = 7 * 24 * HOUR_MS
+"""How long the store remembers at least, in milliseconds, how far the numbers of changes and leases
+of a deleted queue had got: a week."""
 
 CONSTANTS = {
     **SHARED,
     "AUDITED": 200,
     "AUDITED_BYTES": 4_000_000,
+    "DELETED_KEEP": DELETED_KEEP,
     "GROUP_ENTRIES": 300,
     "ORDER": ORDER,
     "PAUSES": PAUSES,

@@ -66,6 +66,20 @@ def test_a_queue_that_is_not_there_leaves_nothing_for_ever(
     assert 0 < server.ttl(key("meta")) == server.ttl(key("waiters")) <= WEEK
 
 
+def test_the_last_token_of_a_deleted_queue_stays_until_the_clock_has_passed_it(
+    engine: RedisEngine, server: "client_library.Redis"
+) -> None:
+    put(engine, 1)
+    server.hset(key("meta"), "token", NOW + 3 * WEEK * 1_000)
+    claimed = claim(engine)
+    assert all(settle(engine, Ack("q", of(claimed))))
+    engine.execute([Delete("q")], NOW)
+    assert 3 * WEEK - 60 < server.ttl(key("meta")) <= 3 * WEEK + 1
+    put(engine, 1)
+    assert claim(engine).token > claimed.token
+    assert server.ttl(key("meta")) == -1
+
+
 def test_what_is_deleted_is_read_a_part_at_a_time(
     start: Callable[..., RedisServer], open_engine: Open
 ) -> None:

@@ -100,10 +100,15 @@ local function read_pause(writes)
   if writes then flag('p', false) else flags = string.gsub(flags, 'p', '') end
 end
 
--- Lets the keys of a queue that does not exist expire after a week. Until then the number of changes goes
--- on, so clients see that a deleted queue was not lost; and a put finds the lanes that wait.
+-- Returns the last token of the queue if it was deleted, or 0.
+local function last_token() return tonumber(call('HGET', META, 'last_token') or 0) end
+
+-- Lets the keys of a queue that does not exist expire. Until then the number of changes goes on, so clients see
+-- that a deleted queue was not lost; and a put finds the lanes that wait. A token may be ahead of the clock, from
+-- which a queue begins of which nothing is left: so it is kept until the clock has passed it.
 local function expire_keys()
-  for _, key in ipairs({META, WAITERS}) do call('EXPIRE', key, 7 * 24 * HOUR_MS / SECOND_MS) end
+  local seconds = ceil(max(DELETED_KEEP, last_token() - now) / SECOND_MS)
+  for _, key in ipairs({META, WAITERS}) do call('EXPIRE', key, seconds) end
 end
 
 -- Returns how many dead letters this shard has: they are the last ones of KEPT, see _records.lua.
@@ -137,7 +142,8 @@ function make()
   exists = true
   for _, key in ipairs({META, WAITERS}) do call('PERSIST', key) end
   advance()
-  call('HSET', META, 'change', int(change), 'token', int(now), 'flags', flags, 'seq', '0', 'keep', '0', 'shards', int(SHARDS))
+  local token = max(now, last_token())
+  call('HSET', META, 'change', int(change), 'token', int(token), 'flags', flags, 'seq', '0', 'keep', '0', 'shards', int(SHARDS))
   if call('EXISTS', CLOSED) == 1 then flag('c', true) end  -- META was lost
   if call('EXISTS', RECORDS) == 0 then return end
   -- META was lost, the messages were not. What is there counts as put; numbers go on from the time, which is
@@ -145,7 +151,7 @@ function make()
   call('DEL', RETURNS)
   local present = call('ZCARD', DELAYED) + call('ZCARD', READY) + call('HLEN', LEASES) + count_dead()
   for letter in string.gmatch('wge', '%a') do flag(letter, true) end
-  for name, value in pairs({token = now, seq = now, put = present}) do
+  for name, value in pairs({token = token, seq = now, put = present}) do
     if numbers[name] then numbers[name] = value end
   end
   call('HSET', META, 'put', int(present), 'seq', int(now))

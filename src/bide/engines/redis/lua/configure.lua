@@ -105,7 +105,7 @@ end)
 -- delete: delete this shard of a queue if nothing is in it.
 --   really  else it only looks
 -- Reply: [now, change, exists, delayed, ready, leased, dead, kept]; the last five are 0 if it was deleted
-define('delete', {'allow-oom'}, {}, function(really)
+define('delete', {'allow-oom'}, {'token'}, function(really)
   local delayed, ready, leased, dead, kept, due = sizes()
   local existed = exists
   if exists and really and delayed + ready + leased + dead + kept == 0 then
@@ -113,7 +113,7 @@ define('delete', {'allow-oom'}, {}, function(really)
     call('UNLINK', ENDED, ENDINGS, LINES, HEADS, TAGS, OLD_TURNS, OLD_SHARES, FORWARDED, RETURNS, CLOSED)
     limited = false
     advance()
-    call('HSET', META, 'change', int(change))
+    call('HSET', META, 'change', int(change), 'last_token', int(numbers.token))
     expire_keys()
     -- Lanes wait: the next put makes the queue again and wakes one of them.
     if has('l') then call('HSET', META, 'flags', 'l') end
