@@ -60,7 +60,7 @@ GROUP_LOCKS = 256
 """How many locks the groups of all queues share: see `3_groups.sql`. A power of two."""
 
 MOVES = 200
-"""How many changes of the counters a command has in memory at a time; a message has two or three."""
+"""How many changes of the counters a command has in memory at a time. A message has a few."""
 
 OUTCOME_STATES = (*STATES, "settling", "stopping", "closed", "ending")
 """The states that outcomes have, by their numbers in SQL."""

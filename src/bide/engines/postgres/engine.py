@@ -29,7 +29,9 @@ from bide.logs import logger
 from bide.model.commands import (
     Ack,
     BuryCommand,
+    Claim,
     Command,
+    Delete,
     History,
     Release,
     Renew,
@@ -41,6 +43,11 @@ from bide.model.replies import Claimed, Outcomes, QueueSettings, Reply
 
 TRIES = 5
 """How often a batch is tried that the server undid because of another transaction."""
+
+LOCK_TRIES = 3
+"""How often a command is tried that waits for a lock for too long. Transactions of bide may wait
+for each other: the first that gives up lets the others go on, long before the server looks for
+deadlocks."""
 
 FOLD_EVERY = 256
 """After so many batches that changed something the counters are folded: the rows of single changes
@@ -157,7 +164,7 @@ class PostgresEngine:
                 answers = transact(batch, commands, identities, self._enrolled)
             except (psycopg.Error, MsgspecError) as error:
                 caller.in_use = False
-                if self._tries_again(error, attempt):
+                if self._tries_again(error, attempt, commands):
                     continue
                 if isinstance(error, LockNotAvailable) and len(commands) > 1:
                     raise self._one_by_one(commands, now, identities) from error
@@ -384,8 +391,13 @@ class PostgresEngine:
         self._caller = PostgresCaller(connection, self.schema, prepares=not pooled)
         return self._caller
 
-    def _tries_again(self, error: Exception, attempt: int) -> bool:
+    def _tries_again(self, error: Exception, attempt: int, commands: Sequence[Command]) -> bool:
         """Whether to execute a batch again whose attempt, counted from 1, has met an error."""
+        if isinstance(error, LockNotAvailable):
+            # Of several commands each is tried alone. A claim and a deletion wait for no message,
+            # and others wait for them.
+            is_patient = len(commands) == 1 and not isinstance(commands[0], (Claim, Delete))
+            return is_patient and attempt < LOCK_TRIES
         if isinstance(error, CHANGED):
             self._leave()  # a new connection finds out about a newer version
             return attempt == 1

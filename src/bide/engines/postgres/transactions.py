@@ -175,9 +175,11 @@ def _carry_out(batch: PostgresBatch, commands: Sequence[Command]) -> list[Reply]
 def _lock_ids(batch: PostgresBatch, commands: Sequence[Command]) -> None:
     """Lock the messages that several commands name, in one order, before the first changes them.
 
-    Else two processes whose callers change the same messages would deadlock. Puts that keep an
-    existing message rarely meet one: they are left out.
+    Else two processes whose callers change the same messages would deadlock. Puts that are one call
+    lock in that order by themselves.
     """
+    if only_puts(commands):
+        return
     queues_and_ids = {
         (command.queue, id)
         for command in commands
@@ -185,10 +187,7 @@ def _lock_ids(batch: PostgresBatch, commands: Sequence[Command]) -> None:
         for id in getattr(command, "ids", None) or ()
     }
     queues_and_ids |= {
-        (put.queue, item.id)
-        for put in commands
-        if isinstance(put, Put) and put.on_conflict != "keep"
-        for item in put.items
+        (put.queue, item.id) for put in commands if isinstance(put, Put) for item in put.items
     }
     has_claims = any(isinstance(command, Claim) for command in commands)
     if len(queues_and_ids) == 1 and not has_claims:

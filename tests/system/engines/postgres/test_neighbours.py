@@ -1,7 +1,7 @@
 """A message that is locked in an open transaction is busy for who names it, and for nobody else."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +12,8 @@ import pytest
 import bide
 from bide.engines.port import PartlyDone
 from bide.engines.postgres import PostgresEngine, from_url
+from bide.engines.postgres.engine import LOCK_TRIES
+from bide.engines.postgres.transactions import ReplyOrError, transact
 from bide.model import commands as cmd
 from bide.model.errors import StoreBusy
 from bide.model.message import Item
@@ -106,3 +108,73 @@ def test_a_task_is_not_told_of_what_another_has_met(
     busy, *others = asyncio.run(change())
     assert isinstance(busy, StoreBusy)
     assert [other for other in others if isinstance(other, BaseException)] == []
+
+
+@pytest.fixture
+def when_refused(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], list[str]]:
+    """Do something after each try of a batch that the server refuses; returns their errors."""
+
+    def watch(react: Callable[[], object]) -> list[str]:
+        refusals: list[str] = []
+
+        def attempt(*arguments: Any) -> Sequence[ReplyOrError]:
+            try:
+                return transact(*arguments)
+            except psycopg.Error as error:
+                refusals.append(type(error).__name__)
+                react()
+                raise
+
+        monkeypatch.setattr("bide.engines.postgres.engine.transact", attempt)
+        return refusals
+
+    return watch
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        cmd.Put("q", [Item("a", b"2")], "replace"),
+        cmd.Put("q", [Item("a", b"2"), Item("new", b"2")]),
+        cmd.Cancel("q", ["b", "a"]),
+        cmd.Cancel("q", where=cmd.Where()),
+        cmd.Reschedule("q", ["a"], delay=60_000),
+    ],
+)
+def test_a_command_that_has_waited_for_too_long_is_tried_again(
+    engine: PostgresEngine,
+    user: psycopg.Connection[Any],
+    when_refused: Callable[[Callable[[], object]], list[str]],
+    command: cmd.Command,
+) -> None:
+    lock(user, engine, "a")
+    refusals = when_refused(user.rollback)
+    engine.execute([command])
+    assert refusals == ["LockNotAvailable"]
+
+
+def test_a_command_is_not_tried_without_end(
+    engine: PostgresEngine,
+    user: psycopg.Connection[Any],
+    when_refused: Callable[[Callable[[], object]], list[str]],
+) -> None:
+    lock(user, engine, "a")
+    refusals = when_refused(lambda: None)
+    with pytest.raises(StoreBusy):
+        engine.execute([cmd.Cancel("q", ["a"])])
+    assert refusals == ["LockNotAvailable"] * LOCK_TRIES
+
+
+@pytest.mark.parametrize("command", [cmd.Claim("q", 1, 1_000, "w"), cmd.Delete("q")])
+def test_a_command_that_holds_up_others_is_tried_once(
+    engine: PostgresEngine,
+    user: psycopg.Connection[Any],
+    when_refused: Callable[[Callable[[], object]], list[str]],
+    command: cmd.Command,
+) -> None:
+    lock(user, engine, "a")
+    user.execute(f"UPDATE {engine.schema}.queue SET weighted = true".encode())
+    refusals = when_refused(lambda: None)
+    with pytest.raises(StoreBusy):
+        engine.execute([command])
+    assert refusals == ["LockNotAvailable"]

@@ -328,7 +328,8 @@ def several(chance: random.Random) -> list[cmd.Command]:
     ids = chance.sample(IDS, 12)
     items = [Item(id, b"1", delay=60_000) for id in ids]
     return [
-        *(cmd.Put("q", [item], "replace") for item in items[:4]),
+        *(cmd.Put("q", [item], "replace") for item in items[:2]),
+        *(cmd.Put("q", [item]) for item in items[2:4]),
         *(cmd.Reschedule("q", [id], delay=60_000) for id in ids[4:8]),
         *(cmd.Edit("q", [id], priority=1) for id in ids[8:]),
     ]
