@@ -13,8 +13,9 @@ import pytest
 from bide.engines.postgres import PostgresEngine
 from bide.model import commands as cmd
 from bide.model.errors import StoreBusy
-from bide.model.message import Item
+from bide.model.message import EXPIRED_KEEP, Item
 from bide.model.replies import Affected, Claimed, Counts, Found, Outcomes, Reply
+from bide.testing.engine_hooks import postgres_caller
 from tests.postgres_server import BOUND, PostgresServer
 
 
@@ -133,3 +134,62 @@ def test_a_rule_for_what_runs_leaves_alone_what_has_been_released_meanwhile(
     assert isinstance(found, Found)
     assert [message and message.state for message in found.messages] == ["delayed"]
     audit(engine)
+
+
+NOW = 1_700_000_000_000
+
+
+def lock_queue(user: psycopg.Connection[Any], engine: PostgresEngine) -> None:
+    """Lock the row of the queue, as the first put with a priority does."""
+    put(user, engine, "urgent", "priority => 1")
+
+
+def claimed(engine: PostgresEngine, now: int) -> Claimed:
+    (reply,) = engine.execute([cmd.Claim("q", 9, 60_000, "w")], now)
+    assert isinstance(reply, Claimed)
+    return reply
+
+
+def kept(engine: PostgresEngine, now: int) -> int:
+    """Return how many ended messages there are, once a command has forgotten what it may."""
+    _, reply = engine.execute([cmd.Cancel("q", ["other"]), cmd.Count("q")], now)
+    assert isinstance(reply, Counts)
+    return reply.kept
+
+
+@pytest.mark.parametrize("limit", [0, 9])
+def test_a_message_that_expires_while_the_queue_is_locked_holds_up_no_claim(
+    engine: PostgresEngine, user: psycopg.Connection[Any], limit: int
+) -> None:
+    engine.execute([cmd.Configure("q", limit=limit)])
+    engine.execute([cmd.Claim("q", 1, 60_000, "w")], NOW)  # notes the lease
+    engine.execute([cmd.Put("q", [Item("late", b"1", expires=1), Item("good", b"1")])], NOW)
+    lock_queue(user, engine)
+    assert [message.id for message in claimed(engine, NOW + 2).messages] == ["good"]
+    user.rollback()
+    again = [cmd.Put("q", [Item("late", b"1", expires=1)])]
+    (early,) = engine.execute(again, NOW + 3)
+    assert not is_done(early)
+    (after_keep,) = engine.execute(again, NOW + 3 + EXPIRED_KEEP)
+    assert is_done(after_keep)
+
+
+@pytest.mark.parametrize("ids", [["late"], ["late", "renewed"]])
+def test_what_has_expired_while_the_queue_was_locked_is_forgotten(
+    engine: PostgresEngine, user: psycopg.Connection[Any], ids: list[str]
+) -> None:
+    items = [Item("late", b"1", expires=1), Item("renewed", b"1", rule="{}", run="{}")]
+    engine.execute([cmd.Put("q", items[: len(ids)]), cmd.Claim("q", 0, 60_000, "w")], NOW)
+    lock_queue(user, engine)
+    if leases := claimed(engine, NOW + 2).leases:
+        engine.execute([cmd.Renew("q", leases, [None], "expired")], NOW + 2)
+    later = NOW + 3 + EXPIRED_KEEP
+    for _ in range(2):  # what it cannot note yet is not lost
+        postgres_caller(engine).settle()
+        postgres_caller(engine)("_fold")
+        assert kept(engine, later) == len(ids)
+    user.rollback()
+    assert kept(engine, later) == len(ids)
+    postgres_caller(engine).settle()
+    postgres_caller(engine)("_fold")
+    assert kept(engine, later) == 0

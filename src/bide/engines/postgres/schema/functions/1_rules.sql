@@ -243,6 +243,14 @@ CREATE FUNCTION bide._forget(q bide.queue, p_now bigint) RETURNS void LANGUAGE s
   INSERT INTO tally SELECT q.id, 'kept', -1, -count(*) FROM old HAVING count(*) > 0
 $$;
 
+-- Note that messages have expired, which are to be forgotten later. A transaction that has locked the row of
+-- the queue is not waited for: then `_fold` notes it, which finds the counter `expired` changed.
+CREATE FUNCTION bide._note_expired(p_queue integer) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  UPDATE queue SET remembers = true WHERE id = (
+    SELECT id FROM queue WHERE id = p_queue AND NOT remembers FOR NO KEY UPDATE SKIP LOCKED);
+END $$;
+
 -- For how many milliseconds ends stay that are stored: at least some were stopped.
 CREATE FUNCTION bide._ends_kept(q bide.queue) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
   SELECT CASE WHEN greatest(q.history, q.result_ttl) > 0 THEN greatest(q.history, q.result_ttl)
@@ -404,7 +412,7 @@ BEGIN
   ELSIF is_cancelled THEN
     RETURN CASE WHEN p_message.successor IS NOT NULL THEN _follow(p_message, p_now) END;
   END IF;
-  UPDATE queue SET remembers = true WHERE id = p_message.queue AND NOT remembers AND p_how = 'expired';
+  PERFORM _note_expired(p_message.queue) WHERE p_how = 'expired';
   p_message.state := CASE p_how WHEN 'dead' THEN DEAD_STATE ELSE EXPIRED_STATE END;
   p_message.rank := p_now;
   p_message.run := NULL;

@@ -192,7 +192,7 @@ BEGIN
     PERFORM _remember_end(q, m, EXPIRED_END, p_now, NULL) FROM message AS m WHERE m.ctid = ANY (p_places);
   END IF;
   UPDATE message SET state = EXPIRED_STATE, rank = p_now WHERE ctid = ANY (p_places);
-  UPDATE queue SET remembers = true WHERE id = q.id AND NOT remembers;
+  PERFORM _note_expired(q.id);
   INSERT INTO tally
   SELECT q.id, what, -1, cardinality(p_places) FROM unnest('{kept,expired}'::text[]) AS what
   UNION ALL

@@ -16,12 +16,21 @@ BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
   WITH changes AS (
     DELETE FROM tally RETURNING *
-  ), with_ends AS (
-    UPDATE queue SET ends = true FROM (
-      SELECT DISTINCT queue FROM changes WHERE what = 'ended'
-    ) AS e, LATERAL (  -- `OFFSET 0`: one look-up each
-      SELECT id FROM queue WHERE id = e.queue AND NOT ends FOR UPDATE SKIP LOCKED OFFSET 0
+  ), to_note AS (  -- what the rows of queues do not say yet
+    SELECT q.id, bool_or(what = 'ended') AS ends, bool_or(what = 'expired') AS remembers
+    FROM changes JOIN queue AS q ON q.id = changes.queue
+    WHERE what = 'ended' AND NOT q.ends OR what = 'expired' AND NOT q.remembers
+    GROUP BY q.id
+  ), noted AS (
+    UPDATE queue SET ends = queue.ends OR n.ends, remembers = queue.remembers OR n.remembers
+    FROM to_note AS n, LATERAL (  -- `OFFSET 0`: one look-up each
+      SELECT id FROM queue WHERE id = n.id FOR NO KEY UPDATE SKIP LOCKED OFFSET 0
     ) AS q WHERE queue.id = q.id
+    RETURNING queue.id
+  ), left_over AS (  -- others have locked these rows: the next time
+    INSERT INTO tally
+    SELECT id, what, -1, 0 FROM to_note, LATERAL (VALUES ('ended', ends), ('expired', remembers)) AS w(what, is_new)
+    WHERE is_new AND id NOT IN (SELECT id FROM noted)
   )
   INSERT INTO total AS t (queue, what, hour, count)
   SELECT queue, coalesce(part, what), CASE WHEN part = 'put' THEN -1 ELSE hour END, sum(by)
