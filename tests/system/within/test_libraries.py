@@ -116,6 +116,16 @@ def test_a_put_with_latest_debounces_and_follows_what_is_leased(shop: Shop) -> N
     assert {delivery.body for delivery in orders.claim(2)} == {1, 2}
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_due_time_of_0_is_a_due_time(shop: Shop, count: int) -> None:
+    user, orders = shop
+    items = [bide.NewMessage(1, id=f"m{number}", at=0) for number in range(count)]
+    user.begin()
+    assert [outcome.due for outcome in orders.put_many(items, within=user.within)] == [0] * count
+    user.commit()
+    assert [message.due for message in orders.scan()] == [0] * count
+
+
 def test_it_is_the_same_message_as_without_a_transaction(shop: Shop) -> None:
     user, orders = shop
     options: dict[str, Any] = {

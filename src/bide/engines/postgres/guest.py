@@ -322,7 +322,7 @@ def _fields(command: cmd.Command) -> dict[str, Any]:
 def _columns(items: Sequence[Item]) -> dict[str, Any]:
     """Return items as arrays by the names in `_asked`, without those in which all have the default.
 
-    That is 0 or nothing. `is_json` stays in any case: without it, all bodies would be JSON.
+    That is 0 for a delay and a priority, and else nothing.
     """
     columns: dict[str, Any] = {
         "ids": [item.id for item in items],
@@ -335,13 +335,16 @@ def _columns(items: Sequence[Item]) -> dict[str, Any]:
         "expires": [item.expires for item in items],
         "groups": [item.group for item in items],
         "headers": [None if item.headers is None else _text(item.headers) for item in items],
+        "latest": [item.latest for item in items],
+        "rules": [item.rule for item in items],
+        "runs": [item.run for item in items],
     }
-    latest = [item.latest for item in items]
-    if latest.count(None) < len(latest):
-        columns["latest"] = latest
-    columns |= {"rules": [item.rule for item in items], "runs": [item.run for item in items]}
-    always = ("is_json", "latest")  # a `latest` of 0 says something
-    return {name: values for name, values in columns.items() if name in always or any(values)}
+    defaults = {"delay": 0, "priority": 0}
+    return {
+        name: values
+        for name, values in columns.items()
+        if values.count(defaults.get(name)) < len(values)
+    }
 
 
 def _reply(command: cmd.Command, rows: list[_Row]) -> Reply:
