@@ -4,7 +4,7 @@ from bide.engines.constants import SHARED
 from bide.model.ended import STOPPED_KEEP
 from bide.model.limits import BULK, MAX_BODY, MAX_DEPTH, MAX_NAME, MAX_QUEUE
 from bide.model.message import KEPT_FAILURES, MAX_ATTEMPTS, RUN_ENDED, STATES
-from bide.model.times import HOUR_MS, MAX_YEARS, MICROSECONDS, MINUTE_MS, SECOND_MS
+from bide.model.times import DAY_MS, HOUR_MS, LATEST, MAX_YEARS, MICROSECONDS, MINUTE_MS, SECOND_MS
 
 LOOK_AGAIN = 5_000
 """Milliseconds within which each waiting process asks again by itself, which it does every second
@@ -95,8 +95,10 @@ CONSTANTS: dict[str, int | str] = {
     "LOCKED_MORE": LOCKED_MORE,
     "MAX_ATTEMPTS": MAX_ATTEMPTS,
     "MAX_BODY": MAX_BODY,
+    "MAX_DAYS": LATEST // DAY_MS,
     "MAX_DEPTH": MAX_DEPTH,
     "MAX_DIGITS": MAX_DIGITS,
+    "MAX_DURATION": LATEST,
     "GROUP_LOCKS": GROUP_LOCKS,
     "MAX_NAME": MAX_NAME,
     "MAX_QUEUE": MAX_QUEUE,

@@ -135,7 +135,7 @@ BEGIN
         (p_if_due IS NULL OR was.due = p_if_due)
         AND (was.state < LEASED_STATE OR was.state = DEAD_STATE AND new_due IS NULL AND named.due IS NULL
         -- One that a move or import has under way is refused: the change would be lost.
-        AND coalesce(was.failures, '') !~ '"in transit by bide [^"]*"[^"]*\]\]$')
+        AND coalesce(was.failures, '') !~ E'"in transit by bide [^"]*"[^"]*\\]\\]$')
       WHEN p_verb IN ('revive', 'purge', 'move') THEN was.state = DEAD_STATE
       WHEN p_verb = 'release' THEN
         was.state = LEASED_STATE AND (p_holder IS NULL OR was.holder IS NOT DISTINCT FROM p_holder)

@@ -1,15 +1,16 @@
 -- For people, triggers and programs in other languages: one message at a time, in the caller's own
 -- transaction, so that an order and its time-out are committed together. Answers hold once that has
 -- been committed; a delay counts from the call. Arguments may be columns of any collation: what is
--- called with one that says `COLLATE "C"` compares all texts by that.
+-- called with one that says `COLLATE "C"` compares all texts by that. Texts with a backslash begin with E: what
+-- it means in others is a setting of the caller's.
 
 -- 1 to MAX_NAME bytes without control characters. In SQL_ASCII a byte counts as a character, and those from
 -- U+0080 to U+009F have two.
 CREATE FUNCTION bide._check_name(p_what text, p_value text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   control CONSTANT text := CASE getdatabaseencoding()
-    WHEN 'SQL_ASCII' THEN '[\u0001-\u001f\u007f]|\u00c2[\u0080-\u009f]'
-    ELSE '[\u0001-\u001f\u007f-\u009f]' END;
+    WHEN 'SQL_ASCII' THEN E'[\\u0001-\\u001f\\u007f]|\\u00c2[\\u0080-\\u009f]'
+    ELSE E'[\\u0001-\\u001f\\u007f-\\u009f]' END;
 BEGIN
   IF octet_length(p_value) NOT BETWEEN 1 AND MAX_NAME OR p_value ~ control THEN
     RAISE EXCEPTION '% must have 1 to MAX_NAME bytes and no control characters', p_what
@@ -26,8 +27,8 @@ DECLARE
   why text;
 BEGIN
   -- Escapes of halves that are no pair: what is left after escaped backslashes and pairs are taken out.
-  IF p_json ~ '\\u[dD][89a-fA-F]' AND regexp_replace(
-       replace(p_json, '\\', ''), '\\u[dD][89abAB]..\\u[dD][c-fC-F]..', '', 'g') ~ '\\u[dD][89a-fA-F]' THEN
+  IF p_json ~ E'\\\\u[dD][89a-fA-F]' AND regexp_replace(
+       replace(p_json, E'\\\\', ''), E'\\\\u[dD][89abAB]..\\\\u[dD][c-fC-F]..', '', 'g') ~ E'\\\\u[dD][89a-fA-F]' THEN
     why := 'is not JSON: invalid utf-16 surrogate pair';
   END IF;
   IF p_json ~ '[0-9]{LONG_NUMBER}|[eE][+]?[0-9]{3}' AND EXISTS (
@@ -55,7 +56,7 @@ END $$;
 
 -- JSON without what is in strings.
 CREATE FUNCTION bide._outside_strings(p_json text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-  SELECT regexp_replace(replace(replace(p_json, '\\', ''), '\"', ''), '"[^"]*"', '""', 'g')
+  SELECT regexp_replace(replace(replace(p_json, E'\\\\', ''), E'\\"', ''), '"[^"]*"', '""', 'g')
 $$;
 
 -- Whether a number, as text, is too large for a double; one that is too small becomes 0.
@@ -114,9 +115,9 @@ BEGIN
   PERFORM _check_queue(queue);
   PERFORM _check_name('id', id);
   PERFORM _check_name('group', "group");
-  IF priority NOT BETWEEN 0 AND MAX_PRIORITY OR attempts NOT BETWEEN 1 AND MAX_ATTEMPTS OR expires NOT BETWEEN '0' AND 'MAX_YEARS years'
-     OR on_conflict NOT IN ('keep', 'replace') OR octet_length(data) > MAX_BODY THEN
-    RAISE EXCEPTION 'priority is 0 to MAX_PRIORITY, attempts 1 to MAX_ATTEMPTS, expires 0 to MAX_YEARS years, '
+  IF priority NOT BETWEEN 0 AND MAX_PRIORITY OR attempts NOT BETWEEN 1 AND MAX_ATTEMPTS OR expires < '0'
+     OR expires_ms NOT BETWEEN 0 AND MAX_DURATION OR on_conflict NOT IN ('keep', 'replace') OR octet_length(data) > MAX_BODY THEN
+    RAISE EXCEPTION 'priority is 0 to MAX_PRIORITY, attempts 1 to MAX_ATTEMPTS, expires 0 to MAX_DAYS days, '
       'on_conflict keep or replace, and the body has at most MAX_BODY bytes'
       USING ERRCODE = 'invalid_parameter_value';
   END IF;

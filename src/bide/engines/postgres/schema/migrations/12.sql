@@ -1,2 +1,3 @@
--- Version 12: commands that name many messages, and notes of what has expired. The tables stay as they are; the
--- functions of an older version count all messages of a command at its end, and wait for the row of the queue.
+-- Version 12: commands that name many messages, notes of what has expired, and what is asked of puts in SQL. The
+-- tables stay as they are; the functions of an older version count all messages of a command at its end, wait for
+-- the row of the queue, and go by the caller's settings.
