@@ -78,19 +78,24 @@ def stopping(command: Cancel, *, waits: bool) -> Steps[Outcome]:
             ends: Ends = yield History(command.queue, outcome.id, watch=True)
         except AccessDenied:  # who may change messages may perhaps not read: it is asked to stop
             return command.worded_outcome(outcome)
-        outcome = after_stop(outcome, ends)
+        outcome = yield from after_stop(command, outcome, ends)
     return command.worded_outcome(outcome)
 
 
-def after_stop(stopping: Outcome, reply: Ends) -> Outcome:
+def after_stop(command: Cancel, stopping: Outcome, reply: Ends) -> Steps[Outcome]:
     """Return the outcome of a cancel that has waited for the worker to stop.
 
     Args:
+        command: the cancel.
         stopping: the outcome when the worker was asked.
         reply: how the message has ended, if it has.
     """
-    if reply.state == "leased":  # it has not ended in time
-        return stopping
+    if reply.state == "leased":
+        # If its worker has died and nobody claims, its lease may be over and nothing has ended it.
+        # A cancel of its due time does, and leaves alone what is held, or was put meanwhile.
+        lapsing = Cancel(command.queue, [stopping.id], if_due=stopping.due, actor=command.actor)
+        (outcome,) = (yield lapsing).outcomes
+        return Outcome(stopping.id, True, None, stopping.due) if outcome.done else stopping
     if not reply.ends:  # its end is forgotten already
         return Outcome(stopping.id, False, None, stopping.due)
     end = reply.ends[0]

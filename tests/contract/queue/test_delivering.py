@@ -337,6 +337,25 @@ def test_cancel_takes_back_what_nobody_holds(orders: Any) -> None:
     assert orders.counts().flow.cancelled == 1
 
 
+def test_a_cancel_that_waits_sees_the_end_of_a_lease(orders: Any, clock: FakeClock) -> None:
+    """Though nobody claims: the only worker has died."""
+    clock.autojump = True
+    orders.put(1, id="a")
+    orders.claim(lease=2)
+    outcome = orders.cancel("a", running=True, wait="5s")
+    assert (bool(outcome), str(outcome)) == (True, "a is cancelled")
+    assert orders.counts().flow.cancelled == 1
+
+
+def test_a_cancel_that_waits_leaves_alone_what_is_held(orders: Any, clock: FakeClock) -> None:
+    clock.autojump = True
+    orders.put(1, id="a")
+    (delivery,) = orders.claim(lease=60)
+    assert orders.cancel("a", running=True, wait="5s").state == "stopping"
+    delivery.ack()
+    assert orders.counts().flow.acked == 1
+
+
 def test_delete_of_an_empty_queue(orders: Any) -> None:
     assert not orders.delete()
     orders.pause()

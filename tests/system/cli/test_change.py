@@ -118,6 +118,12 @@ def test_cancel_waits_for_the_end(
     assert result.exit_code == code
 
 
+def test_cancel_sees_the_end_of_a_lease(run: Bide, held: bide.Queue) -> None:
+    held.claim(lease=0.05)
+    result = run("cancel", "orders", "a", "--running", "--wait", "100ms")
+    assert (result.output, result.exit_code) == ("a\tcancelled\tgone\t\n", 0)
+
+
 def test_cancel_by_group_counts_what_is_stopping(run: Bide, held: bide.Queue) -> None:
     held.claim()
     by_group = ("cancel", "orders", "--group", "g", "--running")

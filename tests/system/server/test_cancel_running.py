@@ -105,6 +105,15 @@ def test_a_wait_ends_while_it_is_still_stopping(client: Client) -> None:
     assert (reply.status, reply.json["state"]) == (202, "stopping")
 
 
+def test_a_wait_sees_the_end_of_a_lease(client: Client) -> None:
+    """Though nobody claims: the only worker has died."""
+    lease = held(client)
+    assert stop(client).status == 202
+    client.post(f"{Q}/extend", {"leases": [lease], "lease": "50ms"})
+    reply = stop(client, "&wait=100ms")
+    assert (reply.status, reply.json["done"]) == (200, True)
+
+
 def test_a_group(client: Client) -> None:
     for id in ("a", "b"):
         held(client, id, group="g")

@@ -13,7 +13,7 @@ from bide.cli.errors import usage_error
 from bide.cli.message_output import print_outcomes
 from bide.cli.output import Output
 from bide.cli.store import CommandStore
-from bide.model.commands import History
+from bide.model.commands import Cancel, History
 from bide.model.replies import Ends, Outcome, expect
 from bide.queue.steps import after_stop
 
@@ -120,6 +120,7 @@ def _after_wait(
         if outcome.state == "stopping":
             watch = History(queue, outcome.id, watch=True)
             reply = store.lane.call(watch, wait=max(0.0, deadline - time.monotonic()))
-            yield after_stop(outcome, expect(Ends, reply))
+            command = Cancel(queue, [outcome.id], running=True, actor=store.actor)
+            yield store.run(after_stop(command, outcome, expect(Ends, reply)))
         else:
             yield outcome

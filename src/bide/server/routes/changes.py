@@ -1,10 +1,12 @@
 """Change messages that no worker holds: edit, reschedule, cancel, revive."""
 
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta
 
+from bide.lane.steps import arun_steps
 from bide.model.commands import EDITED, Cancel, Edit, History, Scan
 from bide.model.errors import Closed
 from bide.model.identity import check_name
@@ -171,7 +173,8 @@ async def cancel(call: ApiCall, query: CancelOneQuery) -> Answer:
         reply = await call.wait(lambda: call.service.wait(watch, wait))
     except Closed:  # the server stops: the client asks another one
         return Answer(202, outcome, {"connection": "close"})
-    return given.changed(after_stop(outcome, expect(Ends, reply)))
+    steps = after_stop(command, outcome, expect(Ends, reply))
+    return given.changed(await arun_steps(steps, partial(call.ask, Outcomes)))
 
 
 @route("rescheduleWhere", "PATCH", f"{QUEUE}/messages", "change", problems=(507,))
