@@ -46,7 +46,7 @@ Round = Generator[Sequence[ScriptCall], list[Any], Any]
 """Yields calls, is sent what each answered (errors as values), and so on for as many rounds.
 
 Answers, or the first part of those that bring records, begin with the server's clock in Unix
-milliseconds and the number of the last change of the shard.
+milliseconds and the number of the last change of the shard, below 0 if that does not exist.
 """
 
 Step = Generator[Sequence[ScriptCall], list[Any], list[Result]]

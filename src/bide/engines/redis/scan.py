@@ -187,7 +187,7 @@ def _ask(
     ]
     pages = without_errors(answers)
     if goes_by_set(command) and not place.since:
-        changes = [str(change) for (_now, change, *_), *_ in pages]
+        changes = [str(abs(change)) for (_now, change, *_), *_ in pages]
         place = place._replace(since="-".join(changes))
     entries: list[_Entry] = []
     ends: list[_Place] = []  # of shards that have more

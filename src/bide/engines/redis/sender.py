@@ -15,6 +15,7 @@ from bide.engines.bounded_dict import BoundedDict
 from bide.engines.port import Identity
 from bide.engines.redis.calls import CHANGING, LIBRARY, ScriptCall
 from bide.engines.redis.connection import check_layout
+from bide.engines.redis.constants import DELETED_KEEP
 from bide.engines.redis.layout import (
     LAYOUT,
     RULED_LAYOUT,
@@ -70,7 +71,7 @@ class CallSender(Transport):
         """Calls of claims whose replies no caller has got yet: the engine clears this."""
         self._last_changes: BoundedDict[tuple[str, int], list[int]] = BoundedDict()
         """By queue and shard: the store's clock at its last answer, in Unix milliseconds, and the
-        number of its last change then."""
+        number of its last change then; 0: it did not exist."""
         self._on_lost = on_lost
 
     def open(self) -> None:
@@ -165,13 +166,15 @@ class CallSender(Transport):
         """Read from the numbers of changes whether the store has lost some.
 
         A number grows with each change of a shard. One that is smaller than before is of a server
-        that lacks changes: a replica that took over, or one that was restarted.
+        that lacks changes: a replica that took over, or one that was restarted. But the number of
+        a deleted queue is kept for a while only: after that, one that is made again begins anew.
         """
         for call, answer in zip(calls, answers, strict=True):
             if isinstance(answer, StoreError):
                 continue
             head = answer[0] if type(answer[0]) is list else answer
-            now, change = latest = head[:2]
+            now, change = head[:2]
+            latest = [now, max(change, 0)]  # of a queue that is deleted, the next one is not known
             shard = call.queue, call.shard
             last = self._last_changes.get(shard)
             if last is None:
@@ -182,8 +185,9 @@ class CallSender(Transport):
                 continue  # perhaps the reply to a try that was long ago
             self._last_changes.move_to_end(shard)
             least = last_change + (1 if call.script in CHANGING else 0)
-            if last_change and change < least:
-                self._on_lost(call.queue, least - change)
+            is_kept = last_change > 0 and now - last_now < DELETED_KEEP
+            if is_kept and abs(change) < least:
+                self._on_lost(call.queue, least - abs(change))
             last[:] = latest
 
     def _prepare(self, call: ScriptCall, place: int, now: int | None) -> ServerCommand:

@@ -8,7 +8,20 @@ from prometheus_client import generate_latest
 
 from bide.engines import bounded_dict, losses
 from bide.engines.redis import RedisEngine
-from bide.model.commands import Ack, Cancel, Claim, Configure, Count, Delete, Lease, Put, Queues
+from bide.engines.redis.layout import shard_of
+from bide.model.commands import (
+    Ack,
+    Cancel,
+    Claim,
+    Configure,
+    Count,
+    Delete,
+    Lease,
+    Put,
+    Queues,
+    Scan,
+    Where,
+)
 from bide.model.message import Item
 from bide.model.replies import Names
 from bide.observing.metrics import registry_of
@@ -16,6 +29,8 @@ from tests.servers import RedisServer
 from tests.system.engines.redis.conftest import Open
 
 HOUR = 3_600_000
+WEEK = 7 * 24 * HOUR
+NOW = 1_700_000_000_000
 
 
 def put(queue: str, *ids: str) -> Put:
@@ -138,6 +153,62 @@ def test_a_worker_that_waits_for_a_deleted_queue_sees_no_loss_after_a_week(
     assert server.ttl("bide:{q#0}:meta") > 6 * 86_400
     assert ask(engine, Count("q")).sizes.total == 0
     assert lost(caplog) == []
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_queue_that_is_used_again_long_after_it_was_deleted_has_lost_nothing(
+    open_engine: Open,
+    url: str,
+    server: Any,
+    caplog: pytest.LogCaptureFixture,
+    shards: int,
+    reads: bool,
+) -> None:
+    engine, other = (open_engine(f"{url}&shards={shards}") for _ in range(2))
+    for each in (engine, other):
+        ask(each, put("q", "a", "b", "c"))
+        ask(each, Cancel("q", ["a", "b", "c"]))
+    assert ask(engine, Delete("q")).done
+    assert ask(other, Count("q")).sizes.total == 0
+    server.delete(*[f"bide:{{q#{shard}}}:meta" for shard in range(shards)])  # a week is over
+    for each in (engine, other):
+        if reads:
+            assert ask(each, Count("q")).sizes.total == 0
+    for each in (engine, other):
+        assert ask(each, put("q", "d")) is not None
+        assert ask(each, Count("q")).sizes.ready == 1
+    assert lost(caplog) == []
+
+
+@pytest.mark.parametrize(("later", "is_loss"), [(WEEK - 1, True), (WEEK, False)])
+@pytest.mark.parametrize("verb", ["put", "count"])
+def test_what_is_gone_is_a_loss_unless_it_may_have_been_deleted_a_week_ago(
+    open_engine: Open,
+    server: Any,
+    caplog: pytest.LogCaptureFixture,
+    verb: str,
+    later: int,
+    is_loss: bool,
+) -> None:
+    """By another process, of which this one knows nothing."""
+    engine = open_engine()
+    engine.execute([put("q", "a")], NOW)
+    engine.execute([put("q", "b")], NOW)
+    server.delete(*server.keys("bide:{q#0}:*"))
+    engine.execute([put("q", "c") if verb == "put" else Count("q")], NOW + later)
+    assert bool(lost(caplog)) == is_loss
+
+
+def test_a_scan_goes_on_if_a_shard_is_deleted(open_engine: Open, url: str, server: Any) -> None:
+    engine = open_engine(f"{url}&shards=2")
+    ids = [id for id in "abcdefghij" if shard_of(id, 2) == 0]
+    ask(engine, put("q", *ids))
+    server.hdel("bide:{q#1}:meta", "shards")  # as a delete leaves it that fails half-way
+    where = Where(after=0)
+    page = ask(engine, Scan("q", where=where, limit=1))
+    rest = ask(engine, Scan("q", where=where, cursor=page.cursor))
+    assert [message.id for message in (*page.messages, *rest.messages)] == ids
 
 
 def test_a_queue_that_is_there_never_expires(open_engine: Open, server: Any) -> None:

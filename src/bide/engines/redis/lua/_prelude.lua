@@ -34,8 +34,9 @@
 --     and the parameters of each function; what follows in ARGV is said there
 -- Replies are in MessagePack, behind the number of the call and a blank, by which the caller knows that it
 -- reads the reply to this call; of those that bring records, so is the head. They begin with [now, change:
--- the number of the last change of this shard. Numbers grow by one with each call that changes something,
--- so a smaller one than before tells that changes were lost.
+-- the number of the last change of this shard; of one that does not exist, below 0, or 0 if nothing is known.
+-- Numbers grow by one with each call that changes something, so a smaller one than before tells that changes
+-- were lost.
 --
 -- The server runs this text once, when the library is loaded. `define` makes a function, and `run`
 -- sets these variables at each call. What a call makes anew, such as a table, takes the server longer than
@@ -239,7 +240,9 @@ end
 local ARRAY = 0x90  -- in MessagePack, the head of an array without elements
 
 -- Returns a reply of up to 13 values that follow `now` and `change`; it writes nothing.
-function answer(...) return string.char(ARRAY + 2 + select('#', ...)) .. pack(now, change, ...) end
+function answer(...)
+  return string.char(ARRAY + 2 + select('#', ...)) .. pack(now, exists and change or -change, ...)
+end
 
 -- Returns a reply on which a change that follows depends: a sender that sends again gets the same.
 function answer_again(...)

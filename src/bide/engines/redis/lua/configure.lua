@@ -113,6 +113,7 @@ define('delete', {'allow-oom'}, {'token'}, function(really)
     call('UNLINK', ENDED, ENDINGS, LINES, HEADS, TAGS, OLD_TURNS, OLD_SHARES, FORWARDED, RETURNS, CLOSED)
     limited = false
     advance()
+    exists = false
     call('HSET', META, 'change', int(change), 'last_token', int(numbers.token))
     expire_keys()
     -- Lanes wait: the next put makes the queue again and wakes one of them.
