@@ -482,12 +482,12 @@ class CommandBuilder:
     def forecast(self, bucket: Duration, horizon: Duration) -> cmd.ForecastCommand:
         """Return the command that forecasts."""
         bucket_ms, horizon_ms = milliseconds(bucket, "bucket"), milliseconds(horizon, "horizon")
-        if bucket_ms < 1 or horizon_ms < bucket_ms or horizon_ms // bucket_ms > MAX_BUCKETS:
+        count = -(-horizon_ms // max(1, bucket_ms))  # rounded up: the last one may reach beyond
+        if bucket_ms < 1 or horizon_ms < bucket_ms or count > MAX_BUCKETS:
             raise InvalidArgument(
                 f"bucket={format_duration(bucket_ms)} and horizon={format_duration(horizon_ms)} "
                 f"must give 1 to {MAX_BUCKETS:,} buckets"
             )
-        count = -(-horizon_ms // bucket_ms)  # rounded up: the last one may reach beyond
         return cmd.ForecastCommand(self.queue, bucket_ms, count)
 
     def scan(

@@ -24,6 +24,7 @@ from bide.model.options import check_options
 from bide.model.past import PastCommand
 from bide.model.replies import ClosedGroup
 from bide.model.runs import Run, check_repeated_id, check_rule_and_run
+from bide.model.times import LATEST
 from bide.model.undoing import Bulk, Undo
 from bide.queue.arguments import checked_version, overdue_of, progress_of
 from bide.server.access.declarations import is_about_own_queues
@@ -32,6 +33,10 @@ from bide.server.access.rights import Caller, rights_of
 from bide.server.limits.request_bodies import Pause
 from bide.server.problem import naming_server
 from bide.undoing.steps import is_token
+
+LONGEST_FORECAST = 2 * LATEST
+"""How many milliseconds a forecast spans at most. With the longest durations that arguments may
+have, the last of its buckets ends before that."""
 
 _VALUES_PER_PAUSE = 256
 """Values of a list that are checked before other requests get a turn."""
@@ -158,6 +163,11 @@ def _check_combinations(command: cmd.Command | Bulk | Undo | PastCommand) -> Non
             )
         case cmd.Extend() if command.lease is None and not command.progress:
             raise InvalidArgument("extend takes a lease, or progress, or both")
+        case cmd.ForecastCommand() if command.bucket * command.buckets > LONGEST_FORECAST:
+            raise InvalidArgument(
+                f"{command.buckets:,} buckets of {command.bucket:,} ms are too long a time; "
+                f"together they have at most {LONGEST_FORECAST:,} ms"
+            )
         case cmd.CloseGroup(group=group) | cmd.ReopenGroup(group=group):
             check_name(group, "group")
         case cmd.ClosedGroups(after=ClosedGroup(group=group)) if group:

@@ -181,6 +181,7 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         (lambda q: q.forecast(bucket=0), "bucket=0s and horizon=1h must give 1 to 10,000 buckets"),
         (lambda q: q.forecast(bucket="1h", horizon="1m"), "must give 1 to 10,000 buckets"),
         (lambda q: q.forecast(bucket="1ms", horizon="1h"), "must give 1 to 10,000 buckets"),
+        (lambda q: q.forecast("1s", "10000500ms"), "bucket=1s and horizon=2h46m must give 1 to"),
         (
             lambda q: q.purge(state="leased"),
             "leased messages cannot be purged.*until their leases lapse",
@@ -220,7 +221,7 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         (lambda q: q.revive(delay=-1), "delay=-1 is negative"),
         (lambda q: q.revive(["a"], delay="40000d"), "past the year 2100"),
     ],
-    ids=[f"call {number}" for number in range(71)],
+    ids=[f"call {number}" for number in range(72)],
 )
 def test_other_calls_refuse(orders: Any, call: Any, text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):

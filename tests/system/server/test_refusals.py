@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from bide.model.errors import InvalidArgument, StoreUnavailable
+from bide.model.limits import MAX_BUCKETS
+from bide.model.times import LATEST
 from bide.server.app import ServerApp
 from bide.server.operation import Operation
 from bide.server.problem import ClientText
 from bide.server.routes import OPERATIONS
 from bide.server.settings import Quota, Settings
-from tests.system.server.client import Client, Q
+from bide.server.validate import LONGEST_FORECAST
+from tests.system.server.client import Client, Q, Reply
 from tests.system.server.conftest import Serve
 from tests.system.server.test_events import listening
 
@@ -472,3 +475,17 @@ def test_a_broken_store_is_told_without_its_path(serve: Serve, tmp_path: Path) -
 def test_places_are_left_out(store: str, text: str, told: str) -> None:
     assert ClientText(store).of(StoreUnavailable(text)) == told
     assert ClientText(store).of(InvalidArgument("ask /v1/queues/orders")) == "ask /v1/queues/orders"
+
+
+def test_a_forecast_is_asked_for_a_time_that_stores_can_count(client: Client) -> None:
+    def forecast(bucket: int, buckets: int) -> Reply:
+        command = {"command": "forecast", "queue": "orders", "bucket": bucket, "buckets": buckets}
+        return client.post("/v1/batch", {"commands": [command]})
+
+    refused = forecast(LATEST, 3)
+    assert refused.status == 400
+    assert f"they have at most {LONGEST_FORECAST:,} ms" in refused.problem["detail"]
+    for bucket, buckets in ((LATEST, 2), (LONGEST_FORECAST // MAX_BUCKETS, MAX_BUCKETS)):
+        answered = forecast(bucket, buckets)
+        assert answered.status == 200
+        assert answered.json["replies"][0]["buckets"] == [0] * buckets
