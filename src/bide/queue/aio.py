@@ -9,6 +9,7 @@ from collections.abc import (
     Iterable,
     Iterator,
 )
+from contextlib import suppress
 from functools import partial, wraps
 from inspect import signature
 from types import GenericAlias
@@ -26,7 +27,7 @@ from bide.model.commands import (
     Scan,
     Where,
 )
-from bide.model.errors import WrongContext
+from bide.model.errors import StoreBusy, WrongContext
 from bide.model.limits import IMPORT_LINES, MAX_BYTES
 from bide.model.recovery import Recovered, Recovery
 from bide.model.replies import EndedPage, Page
@@ -229,6 +230,10 @@ class AsyncQueue(BaseQueue):
         if within is not None and (guest := self._guest(command, within)) is not None:
             from bide.within import acarry_out  # here: most programs join no transaction
 
+            if (settings := self._settings_apart(guest, command)) is not None:
+                with suppress(StoreBusy):  # the transaction itself has made the queue: it joins
+                    await self._lane.acall(settings, self)
+                    self._unsent_settings = None
             with self._joining(command) as commands:
                 reply = (await acarry_out(within, guest, commands, self._now()))[-1]
             return reply if result_of is None else result_of(reply)

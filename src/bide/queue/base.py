@@ -151,6 +151,20 @@ class BaseQueue:
             )
         return outbox(dialect_of(within))
 
+    def _settings_apart(self, guest: Guest, command: Command) -> Command | None:
+        """Return the settings to send before a command of a user's transaction; `None`: none.
+
+        On PostgreSQL they would lock the row of the queue until the user's commit. Elsewhere they
+        are part of the transaction: in SQLite it may have locked the file, and an outbox is there
+        for a store that is away.
+
+        Args:
+            guest: what executes the command on the user's connection.
+            command: the command.
+        """
+        is_apart = guest.dialect == "postgresql" and guest is guest_of(self._absolute_url)
+        return self._unsent_settings if is_apart and not isinstance(command, SETTLES) else None
+
     @contextmanager
     def _joining(self, command: Command) -> Iterator[list[Command]]:
         """Yield the commands to execute in the user's transaction: settings, then the given one.

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
@@ -22,7 +23,7 @@ from bide.model.commands import (
     Where,
 )
 from bide.model.ended import End, Ended, Ending
-from bide.model.errors import InvalidArgument, WrongContext
+from bide.model.errors import InvalidArgument, StoreBusy, WrongContext
 from bide.model.identity import check_name
 from bide.model.limits import BULK
 from bide.model.message import ATTEMPTS, Message, NewMessage, State
@@ -1277,6 +1278,10 @@ class Queue(BaseQueue):
         if within is not None and (guest := self._guest(command, within)) is not None:
             from bide.within import carry_out  # here: most programs join no transaction
 
+            if (settings := self._settings_apart(guest, command)) is not None:
+                with suppress(StoreBusy):  # the transaction itself has made the queue: it joins
+                    self._lane.call(settings, self)
+                    self._unsent_settings = None
             with self._joining(command) as commands:
                 reply = carry_out(within, guest, commands, self._now())[-1]
             return reply if result_of is None else result_of(reply)

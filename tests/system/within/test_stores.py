@@ -1,5 +1,6 @@
 """Within a transaction: locks, isolation, rights, waking, and a process that is killed."""
 
+import asyncio
 import os
 import random
 import signal
@@ -123,6 +124,57 @@ def test_a_put_at_repeatable_read_holds_up_no_change_of_its_queue(
         assert limited.claim(lease=60)[0].message.id == "b"
     shop.commit()
     assert orders.get("a") is not None
+
+
+def test_settings_are_sent_once_before_the_transaction_goes_on(
+    orders: bide.Queue, shop: psycopg.Connection[Any]
+) -> None:
+    with (
+        bide.Queue("calls", url_of(orders), limit=5, keep="1d") as calls,
+        bide.Queue("calls", url_of(orders)) as operator,
+        closing(psycopg.connect(libpq(url_of(orders)))) as other,
+    ):
+        assert calls.put(1, id="a", within=shop)
+        assert operator.counts().limit == 5
+        assert operator.put(2, id="b", priority=9, within=other)  # the row of the queue is free
+        other.commit()
+        shop.rollback()
+        operator.configure(limit=50, keep=0)
+        assert calls.put(1, id="a", within=shop)
+        shop.commit()
+        counts = operator.counts()
+        assert (counts.limit, counts.keep, counts.flow.put) == (50, 0, 2)
+
+
+def test_async_settings_are_sent_before_the_transaction_goes_on(orders: bide.Queue) -> None:
+    async def main(url: str) -> None:
+        async with (
+            bide.AsyncQueue("calls", url, limit=5) as calls,
+            await psycopg.AsyncConnection.connect(libpq(url)) as shop,
+        ):
+            assert await calls.put(1, within=shop)
+            await shop.rollback()
+            assert (await calls.counts()).limit == 5
+            async with bide.AsyncQueue("calls", url) as operator:
+                await operator.configure(limit=50)
+            assert await calls.put(1, within=shop)
+            await shop.commit()
+            assert (await calls.counts()).limit == 50
+
+    asyncio.run(main(url_of(orders)))
+
+
+def test_settings_join_a_transaction_that_has_made_the_queue(
+    orders: bide.Queue, shop: psycopg.Connection[Any]
+) -> None:
+    with (
+        bide.Queue("calls", url_of(orders)) as plain,
+        bide.Queue("calls", url_of(orders), limit=5) as limited,
+    ):
+        assert plain.put(1, within=shop)
+        assert limited.put(2, within=shop)
+        shop.commit()
+        assert plain.counts().limit == 5
 
 
 def test_a_first_put_into_a_queue_keeps_its_time(
