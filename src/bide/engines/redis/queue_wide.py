@@ -1,6 +1,6 @@
 """Commands about a whole queue: its settings, deleting it, and the messages that a rule names."""
 
-from bide.engines.redis.calls import ScriptCall, Step, everywhere, without_errors
+from bide.engines.redis.calls import Round, ScriptCall, Step, everywhere, without_errors
 from bide.engines.redis.constants import SLICE
 from bide.engines.redis.reads import pause_of
 from bide.model.commands import BULK, Cancel, Configure, Delete, Purge, Where
@@ -68,17 +68,71 @@ def configure(command: Configure, shards: int) -> Step:
 
 
 def delete(command: Delete, shards: int) -> Step:
-    """Delete a queue if it is empty: first look at all shards, then delete them."""
+    """Delete a queue if it is empty: first look at all shards, then delete them.
+
+    The first shard goes before the others, since it tells that the queue exists: a put into one of
+    these that is gone makes the first one again.
+    """
     existed = False
-    rounds = (True,) if shards == 1 else (False, True)
-    for deletes in rounds:
-        answers = yield from everywhere("delete", command.queue, (deletes,), shards)
-        _nows, _changes, exists_in, *sizes_by_state, kept_in = zip(*answers, strict=True)
+    rounds = [(True, range(1))]  # whether it deletes, and which shards
+    if shards > 1:
+        rounds = [(False, range(shards)), *rounds, (True, range(1, shards))]
+    for deletes, chosen in rounds:
+        answers = yield [
+            ScriptCall("delete", command.queue, (deletes,), shard, shards) for shard in chosen
+        ]
+        columns = zip(*without_errors(answers), strict=True)
+        _nows, _changes, exists_in, *sizes_by_state, kept_in = columns
         sizes, kept = Sizes(*map(sum, sizes_by_state)), sum(kept_in)
         existed = existed or any(exists_in)
         if sizes != Sizes() or kept:  # what a call has deleted counts as empty
+            if 0 not in chosen:  # others were deleted before a message was put into this one
+                pairs = zip(chosen, answers, strict=True)
+                intact = next(shard for shard, answer in pairs if any(answer[3:]))
+                yield from _restore(command.queue, intact, shards)
             return [Deleted(False, sizes, kept)]
     return [Deleted(existed)]
+
+
+def _restore(queue: str, intact: int, shards: int) -> Round:
+    """Make those shards again that were deleted, with the settings of one that was not.
+
+    Args:
+        queue: its name.
+        intact: the number of that one.
+        shards: of how many the queue is made.
+
+    Raises:
+        StoreError: one of them did not answer.
+    """
+    (answer,) = without_errors((yield [ScriptCall("count", queue, (), intact, shards)]))
+    paused, keep, _oldest, _strays, _counters, others, _limits = answer[7:]
+    history, result_ttl, _closed_groups, overdue = others
+    is_paused, paused_until = pause_of([paused])
+    settings = Configure(
+        queue,
+        paused=is_paused or None,
+        paused_until=paused_until,
+        keep=keep,
+        history=history,
+        result_ttl=result_ttl,
+        overdue=overdue,
+    )
+    yield from everywhere("make", queue, (), shards)
+    yield from configure(settings, shards)
+    place: tuple[int, str] | None = (0, "")  # behind which closed group to go on
+    while place is not None:
+        listing = ScriptCall("closed_groups", queue, (*place, SLICE), intact, shards)
+        ((now, _change, listed),) = without_errors((yield [listing]))
+        groups = [*zip(map(int, listed[1::2]), listed[::2], strict=True)]
+        answers = yield [
+            ScriptCall("close_group", queue, (group, until - now), shard, shards)
+            for until, group in groups
+            for shard in range(shards)
+            if shard != intact
+        ]
+        without_errors(answers)
+        place = groups[-1] if len(groups) == SLICE else None
 
 
 def sweep(command: Cancel | Purge, shards: int) -> Step:

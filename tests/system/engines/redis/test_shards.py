@@ -28,7 +28,7 @@ from bide.model.commands import (
 )
 from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
 from bide.model.message import Item
-from bide.model.replies import Claimed, Counts, GroupsClosed, Names, Outcomes
+from bide.model.replies import Claimed, Counts, Deleted, GroupsClosed, Names, Outcomes, Sizes
 from tests.servers import RedisServer
 from tests.system.engines.redis.conftest import Open
 
@@ -425,6 +425,53 @@ def test_a_claim_is_of_the_latest_moment_of_its_shards() -> None:
         head: list[object] = [moment, 1, 8, HOUR, False, None, False, [], [], False]
         claiming.take((head, [], []))
     assert claiming.reply(None).now == 997
+
+
+@pytest.mark.parametrize("into", [0, 2])
+@pytest.mark.parametrize("behind_first", [False, True])
+def test_a_put_while_a_queue_is_deleted_leaves_it_as_it_was_or_makes_it_anew(
+    open_engine: Open, url: str, monkeypatch: pytest.MonkeyPatch, into: int, behind_first: bool
+) -> None:
+    engine, other = (open_engine(f"{url}&shards=4") for _ in range(2))
+    settings: dict[str, Any] = {
+        "paused": True,
+        "paused_until": NOW + HOUR,
+        "keep": 5,
+        "history": HOUR,
+    }
+    ask(engine, Configure("q", **settings, result_ttl=HOUR, overdue="x"), NOW)
+    for group in ("g1", "g2", "g3"):
+        ask(engine, CloseGroup("q", group, HOUR), NOW)
+    before = ask(engine, Count("q"), NOW)
+    late = next(id for id in many(99) if shard_of(id, 4) == into)
+    send = engine._sender.send
+
+    def send_late(calls: Any, now: int | None) -> list[Any]:
+        """Send calls; right before it deletes shards, another process puts a message."""
+        deletes = calls[0].script == "delete" and calls[0].args == (True,)
+        if deletes and (calls[0].shard > 0) == behind_first:
+            assert ask(other, put(late), NOW).outcomes[0].done
+        return send(calls, now)
+
+    monkeypatch.setattr("bide.engines.redis.queue_wide.SLICE", 2)  # closed groups at a time
+    monkeypatch.setattr(engine._sender, "send", send_late)
+    deleted = ask(engine, Delete("q"), NOW)
+    is_anew = behind_first and into == 0
+    assert deleted == (Deleted(True) if is_anew else Deleted(False, Sizes(ready=1)))
+    assert ask(other, Queues("")) == Names(["q"])
+    counts = ask(other, Count("q"), NOW)
+    assert counts.sizes == Sizes(ready=1)
+    for name in (*settings, "result_ttl", "overdue", "closed"):
+        expected = getattr(ask(other, Count("nobody")) if is_anew else before, name)
+        assert getattr(counts, name) == expected, name
+    ids = [f"x{number}" for number in range(20)]
+    for group in ("g1", "g2", "g3"):
+        stored = ask(other, put(*[f"{group}{id}" for id in ids], group=group), NOW)
+        assert {outcome.done for outcome in stored.outcomes} == {is_anew}
+    if not is_anew:
+        ask(other, put(*ids), NOW)
+        assert ask(other, Claim("q", 50, HOUR, "w"), NOW).messages == []
+        assert len(ask(other, Claim("q", 50, HOUR, "w"), NOW + HOUR).messages) == 21
 
 
 def test_a_group_is_closed_in_all_shards_and_in_the_first_one_last(
