@@ -150,6 +150,12 @@ class PostgresEngine:
             now: Unix milliseconds to go by, for tests; `None`: the server's clock.
             identities: one for each command, or none.
         """
+        return self._execute(commands, now, identities, LOCK_TRIES)
+
+    def _execute(
+        self, commands: Sequence[Command], now: int | None, identities: Identities, lock_tries: int
+    ) -> list[Reply]:
+        """Carry out commands as above, and try one that waits for locks that often."""
         if not commands:
             return []
         for attempt in range(1, TRIES + 1):
@@ -164,7 +170,7 @@ class PostgresEngine:
                 answers = transact(batch, commands, identities, self._enrolled)
             except (psycopg.Error, MsgspecError) as error:
                 caller.in_use = False
-                if self._tries_again(error, attempt, commands):
+                if self._tries_again(error, attempt, commands, lock_tries):
                     continue
                 if isinstance(error, LockNotAvailable) and len(commands) > 1:
                     raise self._one_by_one(commands, now, identities) from error
@@ -223,7 +229,7 @@ class PostgresEngine:
                         "in open transactions of other clients; this one was not carried out. Try "
                         "again"
                     )
-                outcomes += self.execute([command], now, [identity])
+                outcomes += self._execute([command], now, [identity], LOCK_TRIES - 1)
             except BideError as error:
                 outcomes.append(error)
         return PartlyDone(outcomes)
@@ -391,13 +397,15 @@ class PostgresEngine:
         self._caller = PostgresCaller(connection, self.schema, prepares=not pooled)
         return self._caller
 
-    def _tries_again(self, error: Exception, attempt: int, commands: Sequence[Command]) -> bool:
+    def _tries_again(
+        self, error: Exception, attempt: int, commands: Sequence[Command], lock_tries: int
+    ) -> bool:
         """Whether to execute a batch again whose attempt, counted from 1, has met an error."""
         if isinstance(error, LockNotAvailable):
             # Of several commands each is tried alone. A claim and a deletion wait for no message,
             # and others wait for them.
             is_patient = len(commands) == 1 and not isinstance(commands[0], (Claim, Delete))
-            return is_patient and attempt < LOCK_TRIES
+            return is_patient and attempt < lock_tries
         if isinstance(error, CHANGED):
             self._leave()  # a new connection finds out about a newer version
             return attempt == 1

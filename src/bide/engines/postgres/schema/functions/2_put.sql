@@ -189,9 +189,8 @@ BEGIN
       shut := CASE WHEN refuses AND new.state = DELAYED_STATE THEN _closed_until(q.id, new."group", moment) END;
       LOOP  -- until it is stored, or the one that is there is locked
         was := _locked(q.id, new.id, moment);
-        -- What `_open` would have forgotten, but for the isolation of the transaction, or because there is
-        -- much of it, or nobody has noted it yet.
-        IF was.state > DEAD_STATE AND was.rank <= moment
+        -- What `_open` would have forgotten, but for the isolation of the transaction; or if `_fold` had noted it.
+        IF was.state > DEAD_STATE AND NOT (q.remembers AND _may_forget()) AND was.rank <= moment
            - greatest(q.keep, (CASE was.state WHEN EXPIRED_STATE THEN EXPIRED_KEEP END)) THEN
           DELETE FROM message WHERE queue = q.id AND id = new.id;
           moves := _joined(moves, _moved(was, NULL, NULL));
