@@ -41,6 +41,8 @@ def test_commands_in_a_pipeline(shell: Shell) -> None:
     assert done.stdout.split() == [
         "stored",
         "3000",
+        "refused",
+        "0",
         "2000",
         "stored",
         "1000",
@@ -138,7 +140,7 @@ def test_a_key_is_not_made_for_a_closed_output(shell: Shell) -> None:
     ("command", "output"),
     [
         ("put orders - --text", "1"),
-        ("put orders --lines", "1"),
+        ("put orders --lines", "2"),
         ("import orders", "3"),
         ("ack orders -", "0"),
     ],
@@ -171,7 +173,7 @@ def test_lines_are_put_as_they_trickle_in(orders: bide.Queue, url: str) -> None:
         process.stdin.write(b"1\n")
         process.stdin.flush()
         until(lambda number=number: orders.counts().flow.put == number)  # type: ignore[misc]
-    assert process.communicate(timeout=BOUND)[0] == b"stored\t2\n"
+    assert process.communicate(timeout=BOUND)[0] == b"stored\t2\nrefused\t0\n"
 
 
 def test_an_interrupt_says_which_lines_were_put(orders: bide.Queue, url: str) -> None:

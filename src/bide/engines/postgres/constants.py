@@ -59,7 +59,7 @@ The short ones of bide itself end sooner."""
 GROUP_LOCKS = 256
 """How many locks the groups of all queues share: see `3_groups.sql`. A power of two."""
 
-MOVES = 200
+MOVES_AT_ONCE = 200
 """How many changes of the counters a command has in memory at a time. A message has a few."""
 
 OUTCOME_STATES = (*STATES, "settling", "stopping", "closed", "ending")
@@ -103,7 +103,7 @@ CONSTANTS: dict[str, int | str] = {
     "MAX_NAME": MAX_NAME,
     "MAX_QUEUE": MAX_QUEUE,
     "MAX_YEARS": MAX_YEARS,
-    "MOVES": MOVES,
+    "MOVES_AT_ONCE": MOVES_AT_ONCE,
     "OLDER_FAILURES": KEPT_FAILURES - 1,
     "QUEUE_REST": MAX_QUEUE - 1,
     "RANDOM_IDS": RANDOM_IDS,

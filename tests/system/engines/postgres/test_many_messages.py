@@ -1,13 +1,13 @@
 """Commands that name more messages than are counted at once."""
 
 from bide.engines.postgres import PostgresEngine
-from bide.engines.postgres.constants import MOVES
+from bide.engines.postgres.constants import MOVES_AT_ONCE
 from bide.model import commands as cmd
 from bide.model.message import Item
 from bide.model.replies import Flow, Outcomes, Sizes
 from tests.contract.engines.postgres.claims import claim, counts, leases
 
-IDS = [f"m{number:04}" for number in range(2 * MOVES + MOVES // 4)]
+IDS = [f"m{number:04}" for number in range(2 * MOVES_AT_ONCE + MOVES_AT_ONCE // 4)]
 MANY = len(IDS)
 HOUR = 3_600_000
 

@@ -101,14 +101,12 @@ local function read_pause(writes)
   if writes then flag('p', false) else flags = string.gsub(flags, 'p', '') end
 end
 
--- Returns the last token of the queue if it was deleted, or 0.
-local function last_token() return tonumber(call('HGET', META, 'last_token') or 0) end
-
 -- Lets the keys of a queue that does not exist expire. Until then the number of changes goes on, so clients see
 -- that a deleted queue was not lost; and a put finds the lanes that wait. A token may be ahead of the clock, from
 -- which a queue begins of which nothing is left: so it is kept until the clock has passed it.
 local function expire_keys()
-  local seconds = ceil(max(DELETED_KEEP, last_token() - now) / SECOND_MS)
+  local last_token = tonumber(call('HGET', META, 'last_token') or 0)
+  local seconds = ceil(max(DELETED_KEEP, last_token - now) / SECOND_MS)
   for _, key in ipairs({META, WAITERS}) do call('EXPIRE', key, seconds) end
 end
 
@@ -143,7 +141,7 @@ function make()
   exists = true
   for _, key in ipairs({META, WAITERS}) do call('PERSIST', key) end
   advance()
-  local token = max(now, last_token())
+  local token = max(now, tonumber(call('HGET', META, 'last_token') or 0))
   call('HSET', META, 'change', int(change), 'token', int(token), 'flags', flags, 'seq', '0', 'keep', '0', 'shards', int(SHARDS))
   if call('EXISTS', CLOSED) == 1 then flag('c', true) end  -- META was lost
   if call('EXISTS', RECORDS) == 0 then return end

@@ -102,12 +102,12 @@ BEGIN
   HAVING sum(by) <> 0;
 END $$;
 
--- Changes of the counters, with those of one more message: more than MOVES are counted at once, and left out
+-- Changes of the counters, with those of one more message: more than MOVES_AT_ONCE are counted at once, and left out
 -- of what is answered. Joined arrays are copied, so a command that names many messages has only few at a time.
 CREATE FUNCTION bide._joined(p_moves bide.tally[], p_more bide.tally[])
 RETURNS bide.tally[] LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  IF cardinality(p_moves) < MOVES THEN
+  IF cardinality(p_moves) < MOVES_AT_ONCE THEN
     RETURN p_moves || p_more;
   END IF;
   PERFORM _count_moves(p_moves);
