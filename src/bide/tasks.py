@@ -25,6 +25,7 @@ If one of these dies, its process ends with the error, and its supervisor replac
 |---|---|
 | claims, settles, extends leases and logs; push restarts it | `bide.consuming.consumer` |
 | puts the next message of a source or a schedule | `bide.worker.process.runner` |
+| applies declared settings again after lost changes | `bide.worker.process.runner` |
 | pushes in a process of its own | `bide.targets.process` |
 | starts a process, receives its reports and waits for its end | `bide.worker.process.processes` |
 

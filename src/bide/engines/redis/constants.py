@@ -3,12 +3,12 @@
 from bide.engines.constants import SHARED
 from bide.engines.redis.layout import ORDER
 from bide.model.replies import PAUSES
-from bide.model.times import HOUR_MS
+from bide.model.times import DAY_MS
 
 SLICE = 500
 """The maximum number of messages of one call, so that no script blocks the server for long."""
 
-DELETED_KEEP = 7 * 24 * HOUR_MS
+DELETED_KEEP = 7 * DAY_MS
 """How long the store remembers at least, in milliseconds, how far the numbers of changes and leases
 of a deleted queue had got: a week."""
 

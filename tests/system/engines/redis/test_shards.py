@@ -29,6 +29,7 @@ from bide.model.commands import (
 from bide.model.errors import InvalidArgument, StoreError, StoreUnavailable
 from bide.model.message import Item
 from bide.model.replies import Claimed, Counts, Deleted, GroupsClosed, Names, Outcomes, Sizes
+from bide.testing.engine_hooks import redis_sender
 from tests.servers import RedisServer
 from tests.system.engines.redis.conftest import Open
 
@@ -401,7 +402,7 @@ def test_a_claim_leases_no_more_than_it_wants_if_others_end_what_had_expired(
     ask(engine, put(late, priority=1, expires=1), NOW)  # ready at once, and late then
     for moment, id in enumerate([second, *fit[:9]], start=1):
         ask(engine, put(id, priority=1), NOW + moment)
-    send = engine._sender.send
+    send = redis_sender(engine).send
     rounds: list[list[str]] = []
 
     def send_late(calls: Any, now: int | None) -> list[Any]:
@@ -412,7 +413,7 @@ def test_a_claim_leases_no_more_than_it_wants_if_others_end_what_had_expired(
             assert ask(other, Cancel("q", [late]), NOW + 50).outcomes[0].done
         return send(calls, now)
 
-    monkeypatch.setattr(engine._sender, "send", send_late)
+    monkeypatch.setattr(redis_sender(engine), "send", send_late)
     claimed = ask(engine, Claim("q", 2, HOUR, "w"), NOW + 50)
     assert [message.id for message in claimed.messages] == [second, fit[0]]
     assert ask(other, Count("q"), NOW + 50).sizes.leased == 2
@@ -444,7 +445,7 @@ def test_a_put_while_a_queue_is_deleted_leaves_it_as_it_was_or_makes_it_anew(
         ask(engine, CloseGroup("q", group, HOUR), NOW)
     before = ask(engine, Count("q"), NOW)
     late = next(id for id in many(99) if shard_of(id, 4) == into)
-    send = engine._sender.send
+    send = redis_sender(engine).send
 
     def send_late(calls: Any, now: int | None) -> list[Any]:
         """Send calls; right before it deletes shards, another process puts a message."""
@@ -454,7 +455,7 @@ def test_a_put_while_a_queue_is_deleted_leaves_it_as_it_was_or_makes_it_anew(
         return send(calls, now)
 
     monkeypatch.setattr("bide.engines.redis.queue_wide.SLICE", 2)  # closed groups at a time
-    monkeypatch.setattr(engine._sender, "send", send_late)
+    monkeypatch.setattr(redis_sender(engine), "send", send_late)
     deleted = ask(engine, Delete("q"), NOW)
     is_anew = behind_first and into == 0
     assert deleted == (Deleted(True) if is_anew else Deleted(False, Sizes(ready=1)))
