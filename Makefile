@@ -42,7 +42,7 @@ servers:
 
 test-full: $(VENV)/.dev ## Run every test: also Valkey, whole clusters, Python 3.11 to 3.13
 	@tools/servers full
-	$(BIN)/python -m pytest --numprocesses auto --max-worker-restart 0 -o faulthandler_timeout=1800 --full tests
+	$(BIN)/python -m pytest --numprocesses auto --max-worker-restart 0 -o faulthandler_timeout=1800 --full examples tests
 	@for version in 3.11 3.12 3.13; do \
 	  python=$$(tools/find-python $$version) || exit 1; \
 	  echo "== Python $$version ($$python)"; \

@@ -89,6 +89,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
         broker.stop()
 
 
+@pytest.mark.full
 def test_unpaid_orders_are_cancelled_and_paid_ones_are_charged_until_it_works(shop: Shop) -> None:
     shop.do("shop.open_shop()", "shop.place('41')")
     shop.wait_for("41", "cancelled")

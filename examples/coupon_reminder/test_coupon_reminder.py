@@ -102,6 +102,7 @@ def test_what_fell_due_while_all_was_down_is_caught_up(
     assert reminded() == ["A1"]
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_it_plays_with_a_real_worker(play: Play) -> None:
     assert play("coupon_reminder").splitlines() == [

@@ -43,6 +43,7 @@ def test_its_tests_pass_on_sqlite(manage: Manage) -> None:
     assert "No changes" in manage("makemigrations", "--check")
 
 
+@pytest.mark.full
 def test_it_works_on_postgresql_with_a_worker(manage: Manage, tmp_path: Path) -> None:
     with new_folder() as folder:
         server = PostgresServer(folder)

@@ -173,6 +173,7 @@ def test_a_store_that_was_lost_is_loaded_again(worker: ManualWorker, nine: datet
         assert state(meeting) == "over"
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_it_plays_with_a_real_worker(play: Play) -> None:
     told = play("meeting_room").splitlines()

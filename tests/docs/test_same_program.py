@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.test_pages import CAPTION, ROOT, blocks, commands
+from tests.effort import one_in
 from tests.servers import RedisServer, free_port
 
 PAGE = (ROOT / "docs" / "coming-from.md").read_text().partition("\n## Celery\n")[0]
@@ -123,7 +124,7 @@ def redis(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("library", ANSWERS)
+@pytest.mark.parametrize("library", one_in(3, ANSWERS))
 def test_the_program_runs(library: str, tmp_path: Path, redis: str) -> None:
     (tmp_path / "shop").mkdir()
     program = Program(library, tmp_path / "shop", redis)
@@ -137,6 +138,7 @@ def test_the_program_runs(library: str, tmp_path: Path, redis: str) -> None:
         assert "order 41 has timed out" not in worker.stdout.read()
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_a_worker_of_celery_that_starts_later_has_not_heard_of_the_cancel(
     tmp_path: Path, redis: str

@@ -18,6 +18,7 @@ from tests.system.worker.processes import BOUND, children, wait_for, worker
 SECONDS = effort(6, 20)
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_nothing_confirmed_is_lost_and_overlaps_are_explained(tmp_path: Path) -> None:
     result = kills.run(tmp_path, SECONDS, least=300)
@@ -105,6 +106,7 @@ def read(journal: Path, begin: str, end: str) -> list[Run]:
     return [Run(*one, ended.get((one[0], one[1], one[2]))) for one in begun]
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_each_tick_and_each_window_once_among_all(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'bide.db'}"

@@ -33,6 +33,7 @@ def compare(repository: Path, *options: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.full
 def test_both_trees_are_measured_beside_raw_work(older: Path) -> None:
     (figures,) = compare(older, "--store", "sqlite", "--only", "put_many")
     assert (figures["store"], figures["row"]) == ("sqlite", "put_many(100)")
@@ -41,6 +42,7 @@ def test_both_trees_are_measured_beside_raw_work(older: Path) -> None:
     assert figures["new_in_raw"] == pytest.approx(figures["new"] / figures["new_raw"])
 
 
+@pytest.mark.full
 def test_what_the_older_tree_lacks_is_told_and_measured_on_this_one(older: Path) -> None:
     (figures,) = compare(older, "--store", "memory", "--only", "get")
     assert figures["error"] == "old: TypeError: 'NoneType' object is not callable"

@@ -116,6 +116,7 @@ def test_a_client_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     assert (cell.state, cell.text, cell.value) == ("stopped", "(stopped after 1 s)", None)
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_a_worker_that_takes_too_long_is_stopped_and_its_figure_is_shown(tmp_path: Path) -> None:
     with tiny(tmp_path, share=6, handling=0.7) as opened:
@@ -139,6 +140,7 @@ def test_a_killed_worker_leaves_what_another_handles(tmp_path: Path) -> None:
         assert opened.log.again == 4  # the probe, too
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_a_worker_is_killed_while_a_handler_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -279,6 +281,7 @@ def test_a_chart_for_each_column(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_a_row_for_each_store_of_a_peer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

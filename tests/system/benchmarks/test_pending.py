@@ -63,6 +63,7 @@ def test_all_that_is_put_is_handled(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert 0 <= quiet["p50"] <= quiet["max"]
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_a_burst_is_handled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -158,6 +158,7 @@ def test_what_cannot_be_asked_of_running_work_is_refused(
     assert text in result.stderr
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_people_see_how_far_work_has_come_and_who_stops_it(
     terminal: Terminal, held: bide.Queue

@@ -308,6 +308,7 @@ def test_reasons_with_values_in_them_are_grouped(run: Bide, target: str, url: st
     assert facts["refused"] == 50
 
 
+@pytest.mark.full
 def test_on_a_terminal(run: Bide, target: str, url: str, terminal: Terminal) -> None:
     put(url, "orders", *[call("expire", order=n) for n in range(4)])
     seen, code = terminal("check-deploy", target)

@@ -20,6 +20,7 @@ from bide.cli.demo.proof import DemoRecords, HandledOrder, percentile, prove
 from bide.cli.demo.stage import Stage
 from bide.model.replies import Counts, Flow, Sizes
 from bide.queue.results import Audit
+from tests.effort import one_in
 from tests.system.cli.conftest import Terminal
 
 Shell = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -148,7 +149,9 @@ def test_a_process_that_hangs_is_killed_at_the_end(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), one_in(2, [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+)
 def test_an_interrupted_run_leaves_nothing_behind(
     url: str, tmp_path: Path, number: int, code: int
 ) -> None:
@@ -218,6 +221,7 @@ def test_a_short_run_is_proved(shell: Shell, tmp_path: Path) -> None:
     assert any(check.problems for check in prove(DemoRecords.read(folder), audit, 400))
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_a_narrow_terminal_has_no_line_that_is_too_long(terminal: Terminal) -> None:
     seen, code = terminal("demo", "--orders", "50", "--seconds", "1", COLUMNS="72")

@@ -290,6 +290,7 @@ async def handle(body: int) -> None:
 """
 
 
+@pytest.mark.full
 def test_a_rolling_deploy_moves_once(orders: bide.Queue, url: str, tmp_path: Path) -> None:
     """Workers of two versions run at the same time; the newer one moves, the older one does not."""
     old = write_zones(tmp_path / "old", "2099a", {TOWN: BEFORE})

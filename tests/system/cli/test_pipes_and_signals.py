@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import bide
+from tests.effort import one_in
 from tests.system.cli.conftest import Bide, Shell
 from tests.waiting import until
 
@@ -96,19 +97,22 @@ def test_a_closed_output_is_told_before_anything_is_done(shell: Shell, orders: b
 
 @pytest.mark.parametrize(
     "command",
-    [
-        "audit",
-        "export orders",
-        "import orders x.jsonl",
-        "move sqlite:///bide.db sqlite:///new.db",
-        "revive orders --all",
-        "purge orders --state dead",
-        "put orders --lines --file lines",
-        "counts orders",
-        "get orders a",
-        "cancel orders nobody",
-        "get orders nobody",
-    ],
+    one_in(
+        4,
+        [
+            "audit",
+            "import orders x.jsonl",
+            "move sqlite:///bide.db sqlite:///new.db",
+            "revive orders --all",
+            "export orders",
+            "purge orders --state dead",
+            "put orders --lines --file lines",
+            "counts orders",
+            "get orders nobody",
+            "cancel orders nobody",
+            "get orders a",
+        ],
+    ),
 )
 def test_a_closed_stderr_changes_nothing(
     run: Bide, shell: Shell, tmp_path: Path, command: str
@@ -299,7 +303,8 @@ def test_a_store_that_is_busy_for_a_while_stops_no_exec(
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "code"),
+    one_in(3, [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]),
 )
 def test_an_interrupted_exec_ends_and_hands_its_message_back(
     orders: bide.Queue, url: str, tmp_path: Path, number: int, code: int

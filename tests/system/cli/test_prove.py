@@ -84,6 +84,7 @@ def sound(folder: Path, url: str) -> dict[str, Any]:
     return facts
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_a_sound_store_is_proved(store: str, folder: Path) -> None:
     facts = sound(folder, store)
@@ -153,6 +154,7 @@ def killed_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
 ONE_FAULT = ("--kills", "2", "--kill-every", "500ms", "--every", "1500ms")
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_a_store_that_keeps_everything_survives_its_kills(
     killed_redis: Callable[..., KilledRedis], folder: Path

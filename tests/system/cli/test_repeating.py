@@ -360,6 +360,7 @@ def test_a_rule_that_cannot_be_read_here_is_shown_as_it_is(run: Bide, orders: bi
     assert 'it repeats by a rule that cannot be read here: \'{"moon"' in told
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_on_a_terminal(terminal: Terminal, daily: bide.Queue) -> None:
     daily.put("plain", id="b", delay="1h")

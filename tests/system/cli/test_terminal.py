@@ -93,6 +93,7 @@ def test_a_sentence_for_what_was_put_and_found(terminal: Terminal, orders: bide.
     )
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_tokens_are_a_table(terminal: Terminal, orders: bide.Queue) -> None:
     orders.put(1)
@@ -167,6 +168,7 @@ def test_a_question_without_an_answer_ends_its_line(terminal: Terminal, orders: 
     assert orders.counts().sizes.delayed == 3
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_claim_says_how_to_ack(terminal: Terminal, orders: bide.Queue) -> None:
     orders.put(1, id="a")
@@ -181,6 +183,7 @@ def test_claim_says_how_to_ack(terminal: Terminal, orders: bide.Queue) -> None:
     assert terminal(*shlex.split(found[1]))[1] == 0
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_the_other_screens(terminal: Terminal, orders: bide.Queue) -> None:
     orders.put(1, id="a", headers={"k": "v"}, expires=60)

@@ -187,6 +187,7 @@ def test_a_server_that_goes_away_is_waited_for(tmp_path: Path) -> None:
                 assert watching.wait(BOUND) == 0
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_on_a_terminal_it_says_that_the_server_is_away(tmp_path: Path) -> None:
     with bide.Queue("orders", f"sqlite:///{tmp_path}/bide.db") as orders:

@@ -94,11 +94,13 @@ def test_the_cases_on_sqlite(run: Run) -> None:
     assert "OK" in run("test", "--pattern", "cases_*.py", "--noinput")
 
 
+@pytest.mark.full
 def test_the_cases_on_postgresql(run: Run, postgres: PostgresServer) -> None:
     told = run("test", "--pattern", "cases_*.py", "--noinput", KIT_POSTGRES=str(postgres.folder))
     assert "OK" in told
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_a_worker_lets_its_connections_go(
     run: Run, postgres: PostgresServer, tmp_path: Path

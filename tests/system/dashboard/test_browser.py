@@ -148,6 +148,7 @@ def violations(tab: Tab, options: str) -> list[str]:
     return found
 
 
+@pytest.mark.full
 def test_every_page_is_accessible_and_fits_a_phone(tab: Tab) -> None:
     for path, heading in PAGES.items():
         tab.open(path)
@@ -178,6 +179,7 @@ def test_numbers_change_while_a_page_is_open(tab: Tab, redis: RedisServer) -> No
     assert tab.complaints() == []
 
 
+@pytest.mark.full
 def test_one_axis_has_the_past_now_and_the_forecast(tab: Tab) -> None:
     """Each past of a part can be read; the times of the visitor are below those of UTC."""
     tab.browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Tokyo"})
@@ -279,6 +281,7 @@ def test_dead_letters_are_revived_and_purged(tab: Tab, redis: RedisServer) -> No
         assert mail.audit()
 
 
+@pytest.mark.full
 def test_a_lease_is_ended_and_a_queue_paused(tab: Tab, redis: RedisServer) -> None:
     with bide.Queue("orders", redis.url) as orders:
         held = next(orders.scan("leased")).id

@@ -32,6 +32,7 @@ from bide.server.app import ServerApp
 from bide.server.limits.request_bodies import LARGE
 from bide.server.session_table import SESSIONS_PER_TOKEN
 from bide.server.settings import Quota, Settings
+from tests.effort import one_in
 from tests.system.dashboard.chromium import dashboard
 from tests.system.dashboard.conftest import Stage, Visitor
 from tests.system.dashboard.served import Guest, Served
@@ -684,7 +685,7 @@ PAGES = (
 )
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", one_in(3, PAGES))
 @pytest.mark.usefixtures("full", "no_collector")
 def test_a_page_leaves_little_behind(ann: Visitor, page: str) -> None:
     assert ann.get(page).status == 200  # what is loaded once

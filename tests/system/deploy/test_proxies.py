@@ -18,6 +18,7 @@ import bide
 from bide.lane.shared import close_lane, open_lane
 from bide.server.access.tokens import Tokens
 from tests.docs.test_pages import ROOT
+from tests.effort import one_in
 from tests.servers import free_port
 from tests.system.server.process import ServerProcess
 
@@ -95,7 +96,7 @@ def caddy(folder: Path, port: int) -> list[str]:
     return ["caddy", "run", "--adapter", "caddyfile", "--config", str(folder / "Caddyfile")]
 
 
-@pytest.fixture(params=[nginx, caddy], ids=["nginx", "caddy"])
+@pytest.fixture(params=one_in(2, [nginx, caddy]), ids=["nginx", "caddy"])
 def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Front]:
     commands: Callable[[Path, int], list[str]] = request.param
     front = Front(tmp_path, free_port())

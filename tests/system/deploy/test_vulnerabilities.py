@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 TOOL = Path(__file__).parents[3] / "tools/vulnerabilities"
 
 
@@ -53,6 +55,7 @@ def run(url: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.full
 def test_all_that_is_needed_is_checked() -> None:
     with service() as url:
         code, told, _ = run(url)
@@ -68,6 +71,7 @@ def test_a_known_vulnerability_fails_the_check() -> None:
     assert told.endswith(": GHSA-1, fixed in 99.0\n")
 
 
+@pytest.mark.full
 def test_no_answer_is_no_success() -> None:
     with service() as url:
         pass

@@ -14,6 +14,7 @@ import pytest
 
 import bide
 from bide.engines.redis.layout import VERSION
+from tests.effort import one_in
 from tests.postgres_server import PostgresServer, new_folder
 from tests.servers import RedisServer, free_port
 from tests.system.server.process import ServerProcess
@@ -151,7 +152,7 @@ def test_what_starts_before_its_store_waits_and_then_works(
         assert running.text.count("is away; waiting for it") <= 1
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", one_in(2, COMMANDS))
 @pytest.mark.parametrize(
     "url",
     [

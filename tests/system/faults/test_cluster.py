@@ -24,6 +24,7 @@ PROCESSES = 3
 SHARDS = 4
 
 
+@pytest.mark.full
 def test_nothing_confirmed_is_lost_when_a_master_dies_or_is_silent(tmp_path: Path) -> None:
     (tmp_path / "cluster").mkdir()
     cluster = RedisCluster(tmp_path / "cluster", replicas=1)

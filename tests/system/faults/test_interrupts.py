@@ -11,7 +11,8 @@ import bide
 from bide import threads
 from bide.testing.hooks import lane_of
 from bide.threads import deaths
-from tests.effort import effort
+from tests.effort import effort, one_in
+from tests.stores_of_each_kind import STORES
 from tests.system.faults.ledger import Ledger
 from tests.system.faults.strikes import Late, alarms, own_threads, raise_in
 from tests.unit.lane.commands import PATIENCE, spawn
@@ -30,6 +31,7 @@ pytestmark = [
 ERRORS = Late, TimeoutError, KeyboardInterrupt
 
 
+@pytest.mark.parametrize("url", one_in(2, STORES), indirect=True)
 def test_a_signal_handler_that_raises(url: str) -> None:
     for error in ERRORS:  # in one process, whose start takes longer than the calls
         with alarms(error) as strikes:
@@ -45,7 +47,9 @@ def test_a_signal_handler_that_raises(url: str) -> None:
 
 # An error may also strike where CPython begins or ends a thread; there it is printed.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("url", ["memory", "sqlite", "postgres", "redis", "http"], indirect=True)
+@pytest.mark.parametrize(
+    "url", one_in(2, ["memory", "sqlite", "redis", "postgres", "http"]), indirect=True
+)
 def test_the_death_of_threads_of_its_own(
     url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,7 @@ def acked(url: str) -> int:
         return orders.counts().flow.acked
 
 
+@pytest.mark.full
 def test_nothing_confirmed_is_lost_when_the_master_of_a_group_dies_or_is_silent(
     tmp_path: Path,
 ) -> None:

@@ -65,6 +65,7 @@ def test_nothing_confirmed_is_lost_when_the_server_is_killed(
         crew.dismiss()
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_nothing_confirmed_is_lost_when_the_standby_is_promoted(
     primary: PostgresServer, standby: PostgresServer, tmp_path: Path

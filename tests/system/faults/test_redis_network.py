@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from tests.cluster import RedisCluster
-from tests.effort import effort
+from tests.effort import effort, one_in
 from tests.proxy import Fault, Faults, Proxy, before_all
 from tests.sentinels import NAME, SentinelGroup
 from tests.servers import RedisServer, free_port
@@ -65,7 +65,9 @@ def close(proxies: Iterable[Proxy]) -> None:
         proxy.close()
 
 
-@pytest.mark.parametrize("store", [server, sentinels, cluster], ids=lambda store: store.__name__)
+@pytest.mark.parametrize(
+    "store", one_in(3, [server, sentinels, cluster]), ids=lambda store: store.__name__
+)
 def test_no_answer_over_a_network_with_faults_is_false(
     tmp_path: Path,
     store: Callable[[Path], AbstractContextManager[tuple[str, Sequence[Proxy]]]],

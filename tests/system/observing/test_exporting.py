@@ -538,6 +538,7 @@ def test_a_worker_that_is_instrumented_exports_spans_and_metrics_of_its_processe
     assert most == 2
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_a_server_that_is_instrumented_exports_the_sums_of_its_processes(tmp_path: Path) -> None:
     port = free_port()

@@ -253,6 +253,7 @@ def test_a_half_open_connection_is_given_up(stage: Stage) -> None:
     stage.play(story)
 
 
+@pytest.mark.full
 def test_missed_heartbeats_end_a_connection(stage: Stage) -> None:
     async def story() -> None:
         async with proxy(stage.broker.port) as line:
@@ -269,6 +270,7 @@ DISK = 'rabbit_disk_monitor:set_disk_free_limit("%dMB"), '
 MEMORY = "vm_memory_monitor:set_vm_memory_high_watermark({absolute, %d})."
 
 
+@pytest.mark.full
 def test_while_the_broker_lacks_memory_or_disk_messages_wait_and_intakes_go_on(
     stage: Stage,
 ) -> None:

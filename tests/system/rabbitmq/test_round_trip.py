@@ -27,6 +27,7 @@ from bide.targets.amqp import parse
 from bide.targets.pusher import Pusher
 from bide.testing import ScratchStore, WorkerFactory
 from examples.rabbitmq import four_ways, shop
+from tests.effort import one_in
 from tests.servers import free_port
 from tests.soak.rabbitmq.kills import run
 from tests.system.rabbitmq.broker import Broker
@@ -88,7 +89,7 @@ async def sent(stage: Stage, id: str, delay: int) -> None:
                 await stage.channel.reopen()
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("face", one_in(3, FACES))
 def test_a_message_can_be_cancelled_and_moved_until_it_is_published(
     stage: Stage, face: str, tmp_path: Path
 ) -> None:
@@ -283,6 +284,7 @@ def test_an_order_times_out_once_and_at_no_other_time(
     assert [text for text in printed if text] == ['order-41 timed out: {"order": 41}\n']
 
 
+@pytest.mark.full
 def test_the_four_ways_differ_as_the_documentation_says(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ def test_a_long_key_over_many_elements_takes_little_memory(measuring: MeasuringA
     assert measuring.peak() - before < 60 * MIB
 
 
+@pytest.mark.full
 def test_a_long_string_beside_many_brackets_takes_little_memory(
     measuring: MeasuringAttacker,
 ) -> None:

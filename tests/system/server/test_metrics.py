@@ -335,6 +335,7 @@ def scraped(server: ServerProcess) -> dict[str, float]:
     return {name: float(value) for name, value in samples}
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_a_scrape_tells_of_all_processes_and_no_counter_ever_goes_back(tmp_path: Path) -> None:
     puts = 'bide_http_requests_total{operation="put",status="201"}'

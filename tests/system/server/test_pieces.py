@@ -206,6 +206,7 @@ def test_a_packed_batch_holds_a_bounded_number_of_objects(
     assert send(past).status == 413
 
 
+@pytest.mark.full
 def test_a_packed_batch_holds_a_bounded_number_of_values(client: Client) -> None:
     def send(count: int) -> Reply:
         one = {"command": "find", "queue": "q", "junk": msgspec.Raw(b"\x91" * count + b"\xc0")}

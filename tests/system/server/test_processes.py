@@ -21,6 +21,7 @@ from click.testing import CliRunner, Result
 import bide
 from bide.cli import main
 from bide.model.limits import MAX_FAILED_LOGINS
+from tests.effort import one_in
 from tests.system.server.client import Q
 from tests.system.server.process import ServerProcess
 from tests.waiting import until
@@ -163,7 +164,7 @@ def test_the_engine_lives_through_a_restart(tmp_path: Path) -> None:
                 assert [delivery.body for delivery in queue.claim(5)] == [1, 2]
 
 
-@pytest.mark.parametrize("mode", ["600", "660"])
+@pytest.mark.parametrize("mode", one_in(2, ["600", "660"]))
 def test_a_unix_socket(tmp_path: Path, mode: str) -> None:
     path = tmp_path / "bide.sock"
     with ServerProcess(tmp_path, "--socket", str(path), "--socket-mode", mode) as server:
@@ -189,6 +190,7 @@ def test_a_shared_unix_socket_is_open_when_auth_is_off(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
+@pytest.mark.full
 def test_another_server_may_take_a_unix_socket_while_one_finishes(tmp_path: Path) -> None:
     path = tmp_path / "bide.sock"
     with (

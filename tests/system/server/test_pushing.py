@@ -15,6 +15,7 @@ import pytest
 from standardwebhooks import Webhook
 
 from bide.targets.pusher import Pusher
+from tests.effort import one_in
 from tests.servers import RedisServer
 from tests.system.server.client import Client
 from tests.system.server.conftest import Serve
@@ -287,6 +288,7 @@ def test_two_servers_share_the_work_and_one_takes_over_from_the_other(tmp_path: 
         play(story)
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_several_processes_of_a_server_share_the_work(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, *settings(tmp_path), "--workers", "2") as server:
@@ -305,7 +307,7 @@ def test_several_processes_of_a_server_share_the_work(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("grace", [20, 0.2])
+@pytest.mark.parametrize("grace", one_in(2, [20, 0.2]))
 def test_a_stop_finishes_what_is_under_way_or_hands_it_back(tmp_path: Path, grace: float) -> None:
     options = settings(tmp_path, grace=grace)
 
@@ -365,6 +367,7 @@ def test_a_sigterm_to_all_processes_finishes_what_is_under_way(tmp_path: Path) -
     play(story)
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_a_second_signal_hands_back_at_once(tmp_path: Path) -> None:
     async def story(it: Receiver) -> None:

@@ -153,6 +153,7 @@ class TestInABrowser:
         assert "été/7" in page.said("body")
         assert page.complaints() == []
 
+    @pytest.mark.full
     def test_bytes_are_put(self, page: Page, client: Client) -> None:
         page.open(client.url, "putNamed")
         page.fill("content-type", "text/csv")
@@ -161,6 +162,7 @@ class TestInABrowser:
         page.until("201 Created")
         assert client.get(f"{Q}/messages/order-42/body").data == b"a;b"
 
+    @pytest.mark.full
     def test_an_error_is_shown(self, page: Page, client: Client) -> None:
         page.open(client.url, "put")
         page.fill("body", '{"body": 1, "priority": 256}')
@@ -175,6 +177,7 @@ class TestInABrowser:
         page.until("200 OK")
         page.until("12345678901234567890", "body")
 
+    @pytest.mark.full
     def test_an_answer_without_end_is_stopped(self, page: Page, client: Client) -> None:
         page.open(client.url, "events")
         page.send()

@@ -136,6 +136,7 @@ class Work:
                 return
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_one_that_is_killed_under_load_loses_nothing(
     tmp_path: Path, redis_url: Callable[[], str]

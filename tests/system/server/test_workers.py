@@ -220,6 +220,7 @@ def test_who_claims_at_several_servers_is_one_worker(server: Client, make_token:
     assert listed(admin)["mailer"]["queues"] == ["mail/letters", "shop/orders"]
 
 
+@pytest.mark.full
 def test_a_list_says_that_there_are_more_workers_than_it_reads(
     server: Client, make_token: Any
 ) -> None:

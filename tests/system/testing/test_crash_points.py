@@ -148,6 +148,7 @@ def test_a_put_without_an_id_happens_twice(app: bide.App, others: bide.Queue) ->
     assert found(report) == {("twice", "others.put({'order': 42})")}
 
 
+@pytest.mark.full
 def test_of_two_effects_the_second_never_happens(app: bide.App) -> None:
     paid: set[int] = set()
 
@@ -274,6 +275,7 @@ def test_a_message_with_one_attempt_is_not_delivered_again(app: bide.App) -> Non
     assert {kind for kind, _ in found(report)} == {"never", "dead"}
 
 
+@pytest.mark.full
 def test_a_put_before_the_commit_happens_though_the_commit_does_not(
     app: bide.App, shop: str, others: bide.Queue
 ) -> None:
@@ -323,6 +325,7 @@ def test_an_ack_in_a_transaction_of_the_handler(app: bide.App, shop: str) -> Non
     assert report, report
 
 
+@pytest.mark.full
 def test_a_put_in_the_transaction(app: bide.App, shop: str, others: bide.Queue) -> None:
     @app.handler("points", within=opener_of(shop))
     def add(points: int, within: sqlite3.Connection) -> None:
@@ -345,6 +348,7 @@ def test_a_put_with_an_id(app: bide.App, others: bide.Queue) -> None:
     assert crash_points(app, 42)
 
 
+@pytest.mark.full
 def test_a_check_of_the_state_before(app: bide.App) -> None:
     states = {42: "unpaid"}
 
@@ -374,6 +378,7 @@ def test_a_table_of_handled_messages(app: bide.App, shop: str) -> None:
     assert "twice" not in {kind for kind, _ in found(report)}, report
 
 
+@pytest.mark.full
 def test_a_task_that_puts_the_next_one(app: bide.App) -> None:
     @app.task(queue="steps")
     async def step(number: int) -> None:
@@ -398,6 +403,7 @@ def test_a_cancel_and_a_put_with_ids(app: bide.App, others: bide.Queue) -> None:
     assert report.effects == ("others.cancel('reminder')", "others.put(42)")
 
 
+@pytest.mark.full
 def test_effects_with_keys_side_by_side(app: bide.App) -> None:
     async def notify(order: int, key: str) -> None:
         await asyncio.sleep(0)
@@ -475,6 +481,7 @@ def test_nothing_of_the_handler_runs_after_a_crash(app: bide.App, tmp_path: Path
     assert ends["after the ack of the worker"] == whole
 
 
+@pytest.mark.full
 def test_a_report_of_progress_and_a_read_of_a_library_are_told_apart(app: bide.App) -> None:
     @app.handler("orders")
     async def confirm(order: int, delivery: bide.Handling) -> None:
@@ -505,6 +512,7 @@ def test_a_handler_that_raises_is_tried_again_without_a_crash(app: bide.App) -> 
     assert "before the retry of the worker" in report.points
 
 
+@pytest.mark.full
 def test_other_messages_are_left_alone(app: bide.App) -> None:
     seen: list[int] = []
 
@@ -527,6 +535,7 @@ def test_other_messages_are_left_alone(app: bide.App) -> None:
     assert report.effects == ("orders.put(2)", "see(1)")
 
 
+@pytest.mark.full
 def test_effects_are_counted_by_whatever_name_the_handler_has(app: bide.App) -> None:
     class Shop:
         notify = staticmethod(send)
@@ -561,6 +570,7 @@ def test_effects_are_counted_by_whatever_name_the_handler_has(app: bide.App) -> 
     assert isinstance(vars(Shop)["announce"], classmethod)
 
 
+@pytest.mark.full
 def test_a_mock_is_an_effect(app: bide.App) -> None:
     provider = Mock()
 
@@ -586,6 +596,7 @@ def test_what_a_fake_has_noted_outlives_the_process(app: bide.App) -> None:
     assert fake.sent == []
 
 
+@pytest.mark.full
 def test_the_lifespan_of_the_app_lasts_for_each_process(tmp_path: Path) -> None:
     @asynccontextmanager
     async def lifespan(app: bide.App) -> AsyncIterator[None]:
@@ -607,6 +618,7 @@ def test_the_lifespan_of_the_app_lasts_for_each_process(tmp_path: Path) -> None:
     assert not hasattr(app.state, "charge")
 
 
+@pytest.mark.full
 def test_a_batch_handler_has_threads_though_the_test_has_used_it(app: bide.App) -> None:
     @app.handler("orders", batch=10)
     def confirm(orders: list[int]) -> None:
@@ -693,6 +705,7 @@ def test_it_needs_fork_and_no_event_loop(orders: bide.App, monkeypatch: pytest.M
         crash_points(orders, 42)
 
 
+@pytest.mark.full
 def test_a_transaction_is_rolled_back_by_hand(app: bide.App, shop: str, others: bide.Queue) -> None:
     @app.handler("points")
     def add(points: int) -> None:

@@ -75,6 +75,7 @@ FORGETS = """
 """
 
 
+@pytest.mark.full
 def test_every_test_has_a_store_of_its_own_where_a_project_says_so(
     project: pytest.Pytester,
 ) -> None:

@@ -12,6 +12,7 @@ from bide.consuming.handling import Handling
 from bide.consuming.isolation import PAUSE, SPACING, CrashIsolation, is_suspect
 from bide.model.commands import Claim, RetryCommand
 from bide.model.message import LAPSED, Failure, Message
+from tests.effort import one_in
 from tests.system.worker.processes import log, wait_for, worker
 from tests.system.worker.worker_app import Scene, both, until
 
@@ -161,7 +162,7 @@ app.handler("r", lease="LEASE")(handle)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("lease", ["1500ms", "10m"])
+@pytest.mark.parametrize("lease", one_in(2, ["1500ms", "10m"]))
 def test_a_poison_message_takes_nobody_with_it(tmp_path: Path, lease: str) -> None:
     """Whether the leases of the dead lapse, or the next process ends them."""
     url = f"sqlite:///{tmp_path / 'bide.db'}"

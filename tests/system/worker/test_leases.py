@@ -12,6 +12,7 @@ import pytest
 import bide
 from bide.consuming.consumer import STUCK
 from bide.model.commands import Ack, Cancel, Extend, Release
+from tests.effort import one_in
 from tests.system.worker.processes import children, log, wait_for, worker
 from tests.system.worker.worker_app import PATIENCE, Scene, entered, more, until
 
@@ -475,6 +476,7 @@ def handle(body: str) -> None:
 """
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_a_process_without_a_place_left_is_replaced(tmp_path: Path) -> None:
     with bide.Queue("q", f"sqlite:///{tmp_path / 'bide.db'}") as queue:
@@ -510,7 +512,7 @@ CLOSING = SWALLOWING.replace("    while", "    sys.stdout.close()\n    while").r
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("source", [SWALLOWING, CLOSING], ids=["", "with stdout closed"])
+@pytest.mark.parametrize("source", one_in(2, [SWALLOWING, CLOSING]), ids=["", "with stdout closed"])
 def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_end(
     tmp_path: Path, source: str
 ) -> None:

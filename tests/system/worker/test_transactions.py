@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 import bide
-from tests.effort import effort
+from tests.effort import effort, one_in
 from tests.soak import once
 from tests.system.within.libraries import libpq, sqlalchemy_url, sqlite_url
 from tests.waiting import until
@@ -335,7 +335,7 @@ def test_above_read_committed_a_message_takes_effect_once(server: Shop, level: s
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+@pytest.mark.parametrize("kind", one_in(2, ["postgresql", "sqlite"]))
 def test_processes_that_die_around_the_commit_leave_one_effect_for_each_message(
     kind: str, tmp_path: Path, postgres_url: Callable[[], str]
 ) -> None:

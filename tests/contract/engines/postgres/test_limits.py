@@ -174,6 +174,7 @@ def started() -> Iterator[Callable[..., BaseProcess]]:
         process.join()
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_processes_together_keep_limits_and_those_that_are_killed_hold_nothing_up(
     engine: PostgresEngine,

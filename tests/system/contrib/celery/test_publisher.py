@@ -105,6 +105,7 @@ def test_tasks_wait_for_the_broker_and_no_attempt_is_lost(tmp_path: Path, source
     assert 2 <= log(tmp_path).count("cannot be reached") <= 4
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_a_worker_that_stops_while_the_broker_is_gone_returns_the_task(
     tmp_path: Path, source: str

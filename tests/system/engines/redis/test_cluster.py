@@ -347,6 +347,7 @@ def test_a_node_that_refuses_changes_for_a_while_does_not_stop_the_others(
         ask(refusing, "CONFIG", "SET", "min-replicas-to-write", 0)
 
 
+@pytest.mark.full
 def test_a_cluster_that_serves_nothing_says_why(own_cluster: Callable[..., RedisCluster]) -> None:
     cluster = own_cluster(**{"cluster-require-full-coverage": "yes"})
     engine = from_url(urlsplit(f"{cluster.url}?reconnect=300ms"))()

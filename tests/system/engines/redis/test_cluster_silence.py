@@ -56,6 +56,7 @@ def test_a_shard_that_is_silent_does_not_stop_the_others(
     engine.close()
 
 
+@pytest.mark.full
 def test_who_waits_is_told_of_the_other_shards_while_one_is_silent(
     own_cluster: Callable[..., RedisCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from bide.model.commands import Claim, Put
 from bide.model.errors import Closed
 from bide.model.message import Item, Message
 from bide.model.replies import Claimed
+from tests.effort import one_in
 from tests.servers import PATIENCE, RedisServer
 from tests.system.engines.redis.conftest import Open
 from tests.waiting import until
@@ -56,7 +57,7 @@ def never_look_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting_claims, "LOOK_AGAIN_CALM", 3600)
 
 
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("ending", one_in(2, [signal.SIGKILL, signal.SIGSTOP]))
 def test_another_claims_50_ms_later_when_the_leader_has_died(
     redis_server: RedisServer,
     url: str,

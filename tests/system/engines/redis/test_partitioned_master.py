@@ -73,6 +73,7 @@ def put_until_it_is_at(server: RedisServer, engine: RedisEngine, name: str = "m"
     return f"{name}{number}"
 
 
+@pytest.mark.full
 def test_who_only_puts_leaves_a_master_that_was_cut_off(
     group: SentinelGroup, open_engine: Open
 ) -> None:
@@ -114,6 +115,7 @@ def test_what_a_master_that_was_cut_off_refuses_is_done_by_the_new_one(
     assert has(group.wait_for_another(old), "b")
 
 
+@pytest.mark.full
 def test_a_sentinel_that_was_cut_off_as_well_is_not_believed(
     group: SentinelGroup, open_engine: Open
 ) -> None:

@@ -26,6 +26,7 @@ from bide.model.replies import Claimed, Counts, Outcomes
 from bide.model.runs import run_id
 from bide.model.times import unix
 from bide.testing.engine_hooks import redis_sender
+from tests.effort import one_in
 from tests.sentinels import NAME, SentinelGroup
 from tests.servers import PATIENCE, RedisServer
 from tests.system.engines.redis.conftest import Open
@@ -85,6 +86,7 @@ def test_a_master_that_is_killed_is_followed_by_another(
     assert old.client().hlen("bide:{q#0}:records") == 3
 
 
+@pytest.mark.full
 def test_rules_of_times_go_on_at_another_master(group: SentinelGroup) -> None:
     url = f"{group.url}?reconnect={PATIENCE}&wait_replicas=1&timeout=2s"
     begin = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=3)
@@ -161,7 +163,7 @@ def test_who_waits_is_told_by_the_new_master(group: SentinelGroup, open_engine: 
     group.wait_for_another(old)  # most sentinels may hear of it later
 
 
-@pytest.mark.parametrize("stop", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize("stop", one_in(2, [signal.SIGSTOP, signal.SIGKILL]))
 def test_a_worker_that_waits_at_a_silent_or_dead_master_gets_what_is_put_at_the_new_one(
     group: SentinelGroup, open_engine: Open, stop: signal.Signals
 ) -> None:

@@ -97,6 +97,7 @@ def test_a_server_whose_disk_fails_says_so(open_engine: Open, start: Start, tmp_
         ask(engine, put("b"))
 
 
+@pytest.mark.full
 def test_a_replica_is_no_place_to_put(open_engine: Open, start: Start) -> None:
     server = start()
     server.client().replicaof("127.0.0.1", "1")
