@@ -61,7 +61,7 @@ def execute(store: QueueStore[Any], command: cmd.Command) -> Reply:
     if not isinstance(command, (cmd.Put, cmd.Cancel, cmd.Reschedule)) or command.origin is None:
         return verb(store, command)
     origin = command.origin
-    known_rows = set(store.look(command.queue).forwarded(origin))
+    known_rows = set(store.open(command.queue).forwarded(origin))
     reply, new_rows = executed_once(command, origin, known_rows, lambda rest: verb(store, rest))
     if new_rows:  # looked up again, since a put may have made the queue
         store.look(command.queue).remember_forwarded(origin.outbox, new_rows)

@@ -151,8 +151,9 @@ VALUES: dict[str, Draw[Any]] = {
     "max_bytes": some([0, cmd.MAX_BYTES, *BUDGETS]),
     "next": some(
         [
-            [next_run(5, 1), None, next_run(20, 2), None, None],
-            [None, next_run(0, 2), next_run(2, 1), next_run(20, 1), None],
+            [next_run(5, 1), None, next_run(HOUR, 2), None, None],
+            [next_run(HOUR, 1), next_run(0, 2), next_run(2, 1), next_run(20, 1), None],
+            [None, next_run(HOUR, 2), next_run(HOUR, 1), next_run(0, 1), None],
         ]
     ),
     "outbox": some(["shop", "mail"]),
@@ -270,7 +271,9 @@ OFTEN: dict[Any, int] = {
     cmd.Ack: 4,
     cmd.Cancel: 4,
     cmd.RetryCommand: 4,
-    cmd.Renew: 3,
+    cmd.Renew: 6,
+    cmd.BuryCommand: 2,
+    cmd.CloseGroup: 2,
     cmd.Reschedule: 3,
     cmd.Postpone: 3,
     cmd.Edit: 3,
