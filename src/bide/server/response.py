@@ -64,5 +64,7 @@ class Response:
 
 
 def _head(status: int, headers: Mapping[str, str]) -> dict[str, Any]:
-    fields = [(name.encode("latin-1"), text.encode("latin-1")) for name, text in headers.items()]
+    fields = []
+    for name, text in headers.items():
+        fields.append((name.encode("latin-1"), text.encode("latin-1")))
     return {"type": "http.response.start", "status": int(status), "headers": fields}

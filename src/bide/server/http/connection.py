@@ -12,6 +12,7 @@ import socket
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import cast
 
 from bide.model.limits import KEEP_ALIVE, MAX_DISCARDED
@@ -57,7 +58,7 @@ class Connection(ResponseOutput):
         """Received data that is not parsed yet."""
         self.discarded = 0
         """Bytes that were received after parsing ended."""
-        self._reading = True
+        self.reads = True
         """Whether the transport reads from the socket."""
         self._closes_soon = False
         """Whether the connection is closed after the requests that have come."""
@@ -65,8 +66,6 @@ class Connection(ResponseOutput):
         """Whether what is received from now on is discarded."""
         self.closes_when_sent = False
         """Whether the connection is closed as soon as the client has read all answers."""
-        self._client_is_gone = False
-        """Whether the transport has lost the client."""
         self._timer: asyncio.TimerHandle | None = None
         """Closes the connection, unless a request begins earlier."""
 
@@ -133,14 +132,15 @@ class Connection(ResponseOutput):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End what is under way for this client; until that has ended, the connection counts."""
-        self._parses_no_more = self._client_is_gone = True
+        self._parses_no_more = True
         self._stop_timer()
         super().resume_writing()
         self._queue.clear()
-        if self._current is not None:
-            self._current.lose()
-        if self._current is None or not self._current.under_way:
+        if self._current is None:
             self.table.leave(self)
+        else:
+            self._current.lose()
+            self._current.when_ended(partial(self.table.leave, self))
 
     def resume_writing(self) -> None:
         """Continue with the waiting answer, or the next request; or close the connection."""
@@ -165,8 +165,8 @@ class Connection(ResponseOutput):
             elif not has_room:
                 self._refuse(CROWDED)
         should_read = not (self._unparsed or self._is_full)
-        if should_read != self._reading and not self.transport.is_closing():
-            self._reading = should_read
+        if should_read != self.reads and not self.transport.is_closing():
+            self.reads = should_read
             if should_read:
                 self.transport.resume_reading()
             else:
@@ -197,13 +197,13 @@ class Connection(ResponseOutput):
 
     def _resume_reading(self) -> None:
         """Read from the socket again, if the transport does not."""
-        if not self._reading:
-            self._reading = True
+        if not self.reads:
+            self.reads = True
             self.transport.resume_reading()
 
-    def took_body(self) -> None:
+    def read_more(self) -> None:
         """Continue to read: the application has taken the received part of the body."""
-        if not self._reading and not self._parses_no_more:
+        if not self._parses_no_more:
             self._parse()
 
     def _refuse(self, refusal: Refusal) -> None:
@@ -256,11 +256,6 @@ class Connection(ResponseOutput):
             self._start(self._queue.popleft())
             self._parse()
 
-    def ended(self, exchange: Exchange, task: asyncio.Task[None]) -> None:
-        """Note that the task of a request has ended: a lost connection counts until then."""
-        if self._client_is_gone and exchange is self._current:
-            self.table.leave(self)
-
     def finished(self, exchange: Exchange) -> None:
         """Continue with the next request, or wait for one."""
         self._current = None
@@ -274,7 +269,8 @@ class Connection(ResponseOutput):
         elif self._queue:
             self._start_next()
         else:
-            self._parse()
+            if not self.reads:  # data waits that had no room
+                self._parse()
             if self._current is None and not self._parses_no_more:
                 self._wait_for_request()
 

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from email.utils import formatdate
-from functools import lru_cache, partial
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -35,6 +35,7 @@ class Carrier(Protocol):
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
     write_paused: bool
+    reads: bool
 
     def write(self, data: bytes) -> None:
         """Write a part of an answer."""
@@ -42,11 +43,8 @@ class Carrier(Protocol):
     async def drained(self) -> None:
         """Wait until the client has read enough for more to be written."""
 
-    def took_body(self) -> None:
+    def read_more(self) -> None:
         """Continue to read: the application has taken the received part of the body."""
-
-    def ended(self, exchange: "Exchange", task: asyncio.Task[None]) -> None:
-        """Note that the task of a request has ended."""
 
     def finished(self, exchange: "Exchange") -> None:
         """Continue with the next request, or wait for one."""
@@ -96,7 +94,6 @@ class Exchange:
     def start(self, app: App) -> None:
         """Let the application answer."""
         self._task = self._connection.loop.create_task(self._run(app))
-        self._task.add_done_callback(partial(self._connection.ended, self))
 
     async def _run(self, app: App) -> None:
         """Run the application; if it does not answer, answer with status 500."""
@@ -139,10 +136,12 @@ class Exchange:
         self._client.leave()
         self._wake()
 
-    @property
-    def under_way(self) -> bool:
-        """Whether the application's task goes on."""
-        return self._task is not None and not self._task.done()
+    def when_ended(self, callback: Callable[[], object]) -> None:
+        """Call a function once the application's task has ended."""
+        if self._task is None or self._task.done():
+            callback()
+        else:
+            self._task.add_done_callback(lambda task: callback())
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -158,7 +157,8 @@ class Exchange:
                 data = bytes(self.body)
                 self.body.clear()
                 self._body_received = self.complete
-                connection.took_body()
+                if not connection.reads:
+                    connection.read_more()
                 return {"type": "http.request", "body": data, "more_body": not self._body_received}
             if self._expects_continue and not self.complete:
                 self._expects_continue = False
@@ -236,15 +236,16 @@ class Exchange:
         return head(status, headers)
 
 
-def head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+def head(status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
     """Return the head of an answer.
 
     Raises:
         RuntimeError: a header field contains the end of a line.
     """
-    lines = [b"%b: %b\r\n" % field for field in headers]
-    text = b"".join(lines)
-    if text.count(b"\n") != len(lines) or text.count(b"\r") != len(lines):
+    text = b""
+    for field in headers:
+        text += b"%b: %b\r\n" % field
+    if text.count(b"\n") != len(headers) or text.count(b"\r") != len(headers):
         raise RuntimeError("a header field contains the end of a line")
     line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
     return b"%bdate: %b\r\n%b\r\n" % (line, _date(int(time.time())), text)

@@ -73,10 +73,10 @@ class RequestParser:
         """Whether a head was passed on, and the end of its request was not."""
         self.head_size = 0
         """How many bytes of an unfinished head were parsed."""
-        self._begin_head()
+        self.on_message_begin()
 
-    def _begin_head(self) -> None:
-        """Forget the head of the request before, so that the next one can be parsed."""
+    def on_message_begin(self) -> None:
+        """Begin a head, and forget that of the request before; llhttp calls this."""
         self.in_head = True
         """Whether the head of the next request is not complete."""
         self._url = b""
@@ -142,10 +142,6 @@ class RequestParser:
             self.refusal = refusal
 
     # llhttp calls these, also several times for one piece of data.
-
-    def on_message_begin(self) -> None:
-        """Begin a head."""
-        self._begin_head()
 
     def on_url(self, url: bytes) -> None:
         """Keep the request's target, which may come in pieces."""

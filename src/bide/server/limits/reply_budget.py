@@ -102,9 +102,8 @@ class Client(Protocol):
 class Present:
     """A client that counts as present until `leave` is called."""
 
-    def __init__(self) -> None:
-        self.disconnected = False
-        self.waiting: asyncio.Future[None] | None = None
+    disconnected = False
+    waiting: "asyncio.Future[None] | None" = None
 
     def leave(self) -> None:
         """Note that the client has gone, and end the wait of its request."""
