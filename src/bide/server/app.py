@@ -63,9 +63,7 @@ async def answer(
     body = RequestBody(receive, bodies)
     request = ApiRequest(operation, scope, path, client, body, bodies, service.settings)
     response.headers |= request.mark
-    visit = service.gate.visit(
-        scope, network_of(client), response.request, counts=operation.right is not None
-    )
+    visit = service.gate.visit(scope, network_of(client), response.request)
     call = ApiCall(service, request, visit, response)
     # What is logged if the task is cancelled before there is an answer.
     status, result, content = 0, "ended", None
@@ -73,8 +71,7 @@ async def answer(
         status, result, content = await _execute(call)
     finally:
         body.free()
-        visit.carried(body.received)
-        visit.close()
+        visit.close(body.received)
         took = service.note(operation.name, status, began)
         log_request(
             method,

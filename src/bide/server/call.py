@@ -105,7 +105,7 @@ class ApiCall:
         return await arun_steps(steps, self._execute)
 
     async def _execute(self, command: Command) -> Reply:
-        with await self.service.quotas.admit(self.caller, [command]) as admitted:
+        with await self.visit.admitted([command]) as admitted:
             (admitted_command,) = admitted.commands
             return await self.visit.execute(admitted_command)
 

@@ -6,7 +6,7 @@ access to the store, so none is outside these limits.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,9 +19,11 @@ from bide.model.errors import AccessDenied
 from bide.model.limits import MAX_BODY, MAX_HEADERS, MAX_REPLIES, MAX_REPLIES_OF_NAMESPACE
 from bide.model.past import Past, PastCommand
 from bide.model.replies import Reply
+from bide.model.undoing import Bulk, Undo
 from bide.observing.past import reading_past
 from bide.server.access.admission import Admission
 from bide.server.access.rights import OPEN, Caller
+from bide.server.limits.admitted import Admitted
 from bide.server.limits.open_calls import LongCalls
 from bide.server.limits.quotas import Quotas
 from bide.server.limits.reply_budget import (
@@ -68,19 +70,16 @@ class Gate:
         """By namespace: held while a reply is read that may take more than it may transfer in a
         second."""
 
-    def visit(
-        self, scope: Mapping[str, Any], network: str, request: str, *, counts: bool = True
-    ) -> "Visit":
+    def visit(self, scope: Mapping[str, Any], network: str, request: str) -> "Visit":
         """Return the visit of a request; it ends with `Visit.close`.
 
         Args:
             scope: the ASGI scope of the request.
             network: the client's address or network; "" if it is not known.
             request: the id of the request.
-            counts: whether its bytes count as transferred.
         """
         client = (scope.get("extensions") or {}).get(CLIENT)
-        return Visit(self, network, client or Present(), request, counts=counts)
+        return Visit(self, network, client or Present(), request)
 
 
 @dataclass(eq=False)
@@ -92,16 +91,16 @@ class Visit:
         network: the client's address or network.
         client: tells when the client has gone.
         request: the id of the request.
-        counts: whether its bytes count as transferred.
     """
 
     gate: Gate
     network: str
     client: Client
     request: str
-    counts: bool
     caller: Caller = field(default=OPEN, init=False)
     """Who sends the request; it has not been let in yet."""
+    _quotas: Quotas | None = field(default=None, init=False)
+    """What limits the caller, from `admit` on; `None`: nothing does, and nothing is counted."""
     _room: int = field(default=0, init=False)
     """Bytes of the reply budget that the visit has taken."""
     _room_until_end: int = field(default=0, init=False)
@@ -123,15 +122,28 @@ class Visit:
         Raises:
             Problem: the namespace has transferred too many bytes.
         """
-        if self.gate.quotas is not None:
-            self.gate.quotas.may_carry(self.caller.namespace)
+        quotas = self.gate.quotas
+        if quotas is not None and quotas.any:
+            quotas.may_carry(self.caller.namespace)
+            self._quotas = quotas
 
     def carried(self, size: int) -> None:
-        """Count bytes of the request or its answer."""
-        if self.gate.quotas is not None and self.counts:
+        """Count bytes of the request or its answer, if the caller was let in."""
+        if self._quotas is not None:
             already_counted = min(size, self._unsent_charge)
             self._unsent_charge -= already_counted
-            self.gate.quotas.carried(self.caller.namespace, size - already_counted)
+            self._quotas.carried(self.caller.namespace, size - already_counted)
+
+    async def admitted(self, commands: Sequence[Command | Bulk | Undo | PastCommand]) -> Admitted:
+        """Return the commands to execute within this context, as the quotas of the caller admit
+        them; see `Quotas.admit`.
+
+        Raises:
+            Problem: messages are too many, too large, or too far ahead.
+        """
+        if self._quotas is None:
+            return Admitted(commands)
+        return await self._quotas.admit(self.caller, commands)
 
     def check(self) -> None:
         """End the request if its client has gone.
@@ -236,20 +248,25 @@ class Visit:
             finally:
                 self._reads_slowly = False
 
-    def close(self) -> None:
+    def close(self, received: int = 0) -> None:
         """End the visit; what the client did not wait for counts as transferred.
 
         A read that is under way gives its room back itself, when it ends.
+
+        Args:
+            received: bytes of the request's body that have come and were not counted.
         """
-        if self.client.disconnected:
-            self.carried(self._room)
+        if self._quotas is not None:
+            self.carried(received)
+            if self.client.disconnected:
+                self.carried(self._room)
         self._closed = True
         if self._room and not self._reading.locked():
             self.let_go()
 
     def _waits_for_turn(self, room: int) -> bool:
         """Return whether a reply may take more than the namespace may transfer in a second."""
-        quotas = self.gate.quotas
+        quotas = self._quotas
         rate = None if quotas is None else quotas.of(self.caller.namespace).byte_rate
         return rate is not None and room > rate
 
@@ -277,15 +294,15 @@ class Visit:
 
     def _charge(self, size: int) -> None:
         """Count a reply before it is sent; `carried` does not count these bytes again."""
-        if self.gate.quotas is not None:
+        if self._quotas is not None:
             self._unsent_charge += size
-            self.gate.quotas.carried(self.caller.namespace, size)
+            self._quotas.carried(self.caller.namespace, size)
             self._settle()
 
     def _settle(self) -> None:
         """Tell the other processes what this one has counted, and hear of what they have."""
-        if self.gate.quotas is not None:
-            self.gate.quotas.settle(self.caller.namespace)
+        if self._quotas is not None:
+            self._quotas.settle(self.caller.namespace)
 
     async def _execute(self, command: Command) -> Reply:
         if not is_slow(command):

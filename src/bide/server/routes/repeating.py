@@ -81,7 +81,7 @@ async def backfill(call: ApiCall, content: BackfillRequest) -> wire.OutcomesOut:
     commands = putting_runs(call.arguments.queue, items)
     outcomes: list[Outcome] = []
     # All together: a part that is admitted alone would be put again with the next attempt.
-    with await call.service.quotas.admit(call.caller, commands) as admitted:
+    with await call.visit.admitted(commands) as admitted:
         for command in admitted.commands:
             reply = expect(Outcomes, await call.visit.execute(command))
             outcomes += reply.outcomes

@@ -145,7 +145,7 @@ async def execute(call: ApiCall, command: Bulk | Undo) -> Part | Undone:
         allow(command.verb)
     # True: the store is another server, which executes the command itself.
     has_server = call.service.lane.capabilities.has_server
-    with await call.service.quotas.admit(call.caller, [command]):
+    with await call.visit.admitted([command]):
         reply: Part | Undone = await call.carry_out(
             steps_of(command, has_server=has_server, allow=allow)
         )
