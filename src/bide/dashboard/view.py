@@ -149,7 +149,8 @@ class PageRequest:
             InvalidArgument: it has too many fields.
             ClientGone: the client has closed the connection.
         """
-        data = await self.body.read(self.header("content-length"), most, FORM_SECONDS)
+        length = (self.header("content-length") or "0").encode()
+        data = await self.body.read(length, most, FORM_SECONDS)
         pairs, pause = data.split(b"&"), self._bodies.pauses()
         if len(pairs) > MOST_FIELDS:
             raise _too_many_fields()

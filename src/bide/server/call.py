@@ -12,6 +12,7 @@ from bide.model.identity import actor_of
 from bide.model.internal_queues import internal_queue, is_listed
 from bide.model.message import Message
 from bide.model.replies import Found, Names, Page, Reply, expect
+from bide.observing.circumstances import Surroundings
 from bide.queue.command_builder import CommandBuilder
 from bide.server import wire
 from bide.server.access.rights import Caller, is_for_admins
@@ -72,6 +73,11 @@ class ApiCall:
             self.visit.caller.need("admin")
         service = self.service
         return _arguments_of(queue, service.settings.max_body, self.actor, service.clock.now)
+
+    @cached_property
+    def surroundings(self) -> Surroundings:
+        """What the explanations of a batch share."""
+        return Surroundings()
 
     @property
     def records(self) -> Records:

@@ -57,7 +57,8 @@ class ApiRequest:
         self.content_type = kind.partition(";")[0].strip().lower()
         """The content type without parameters, in lower case."""
         mark = headers.get(MARK, b"")
-        self.host = self.header("host")
+        host = headers.get(b"host")
+        self.host = None if host is None else host.decode("latin-1")
         """The host for which the request is; `None`: it does not say."""
         length = headers.get(b"content-length", b"0")
         self.has_body = length != b"0" or b"transfer-encoding" in headers
@@ -171,8 +172,7 @@ class ApiRequest:
                 f"content-encoding is {coding!r}, and bodies are not decompressed; leave it out",
                 field="content-encoding",
             )
-        settings = self.settings
-        length = self.header("content-length")
+        settings, length = self.settings, self.headers.get(b"content-length", b"0")
         return await self.body.read(length, settings.max_request, settings.request_timeout)
 
 

@@ -128,8 +128,10 @@ def _check_combinations(command: cmd.Command | Bulk | Undo | PastCommand) -> Non
         check_origin(origin, command.weight)
     match command:
         case cmd.Put() if command.on_conflict != "replace":
-            has_latest = any(item.latest is not None for item in command.items)
-            if command.if_version is not None or has_latest:
+            replaces = command.if_version is not None
+            for item in command.items:
+                replaces = replaces or item.latest is not None
+            if replaces:
                 raise InvalidArgument(
                     'latest and if_version are for replacing: on_conflict must be "replace"'
                 )

@@ -114,8 +114,10 @@ def rights_of(
             return ("read",)
         case cmd.Put(on_conflict="revive"):
             return ("admin",)
-        case cmd.Put() if any(item.has_past for item in command.items):
-            return ("admin",)  # else a producer could blame a worker for what it never did
+        case cmd.Put():
+            for item in command.items:
+                if item.has_past:  # a producer could blame a worker for what it never did
+                    return ("admin",)
         case cmd.BuryCommand() if command.ids:
             return ("admin",)
     if internal is InternalQueue.STOPS:  # a supervisor looks for requests; an admin makes them

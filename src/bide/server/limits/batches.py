@@ -119,10 +119,12 @@ class Batches:
             ClientGone: the client has gone.
         """
         parts = parts_of(batch)
-        only_reads = all(sent.command.only_reads for sent in batch)
-        if any(part.large_count for part in parts):
-            largest = self._gate.largest
-            wanted_room = sum(room_for(sent.command, largest) for sent in batch)
+        only_reads, wanted_room = True, 0
+        for command, _identity in batch:
+            only_reads = only_reads and command.only_reads
+            if isinstance(command, _WITH_LARGE_REPLIES):
+                wanted_room += room_for(command, self._gate.largest)
+        if wanted_room:
             await visit.hold(min(wanted_room, cmd.MAX_BYTES))
         room = cmd.MAX_BYTES
         answers: list[Answer] = []

@@ -250,6 +250,7 @@ async def unpack(data: bytes, pause: Pause) -> RequestBatch:
     """
     if len(data) <= LARGE:
         return _decode_batch(data)
+    await pause(len(data))
     if len(data) > UNCOUNTED_BYTES:
         await count_values(data, pause)
     commands: list[BatchCommand] = []

@@ -196,11 +196,11 @@ class RequestBody:
         self.received = 0
         """How many bytes have come."""
 
-    async def read(self, length: str | None, most: int, seconds: float) -> bytes:
+    async def read(self, length: bytes, most: int, seconds: float) -> bytes:
         """Return the body.
 
         Args:
-            length: the header `content-length`; `None`: the request has none.
+            length: the header `content-length`; b"0" without it.
             most: the maximum size in bytes.
             seconds: how long the whole body may take.
 
@@ -208,7 +208,7 @@ class RequestBody:
             Problem: it is larger than `most`, or does not arrive in time.
             ClientGone: the client closed the connection before the end of the body.
         """
-        if length is not None and length.isdecimal() and int(length) > most:
+        if length.isdigit() and int(length) > most:
             raise _too_large(most)
         parts: list[bytes] = []
         has_more = True
@@ -223,7 +223,8 @@ class RequestBody:
                     size = self.received + len(part)
                     if size > most:
                         raise _too_large(most)
-                    self._bodies.grow(self.received, size)
+                    if size > LARGE:
+                        self._bodies.grow(self.received, size)
                     self.received = size
                     has_more = message.get("more_body", False)
         except TimeoutError:
@@ -236,7 +237,8 @@ class RequestBody:
 
     def free(self) -> None:
         """Count the memory of the body no longer."""
-        self._bodies.grow(self.received, 0)
+        if self.received > LARGE:
+            self._bodies.grow(self.received, 0)
 
 
 def _too_large(limit: int) -> Problem:

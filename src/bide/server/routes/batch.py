@@ -10,7 +10,7 @@ from bide.engines.http.engine import FailedReply, Replies
 from bide.engines.port import Capabilities, Identity
 from bide.model import commands as cmd
 from bide.model.ended import PENDING
-from bide.model.errors import BideError, OutcomeUnknown, StoreBusy
+from bide.model.errors import AccessDenied, BideError, OutcomeUnknown, StoreBusy
 from bide.model.identity import actor_of
 from bide.model.internal_queues import InternalQueue, internal_queue
 from bide.model.limits import MAX_BATCH_MESSAGES
@@ -18,7 +18,6 @@ from bide.model.message import withheld
 from bide.model.past import Past, PastCommand
 from bide.model.replies import Claimed, Ends, Explained, Found, Names, Page
 from bide.model.undoing import Bulk, Part, Undo, Undone
-from bide.observing.circumstances import Surroundings
 from bide.server import validate
 from bide.server.access.heartbeats import denial_of_report
 from bide.server.access.rights import RIGHTS, Caller, Right
@@ -69,32 +68,42 @@ async def batch(call: ApiCall) -> Answer:
     """
     service, caller = call.service, call.visit.caller
     binary = call.request.content_type == MSGPACK
-    request = await (_unpacked(call) if binary else call.request.read(RequestBatch))
-    pause = service.large_bodies.pauses()
+    if binary:
+        data = await call.request.bytes()
+        pause = service.large_bodies.pauses()
+        try:
+            request = await unpack(data, pause)
+        except UNREADABLE as error:
+            raise of_decoding(error, RequestBatch) from None
+    else:
+        request = await call.request.read(RequestBatch)
+        pause = service.large_bodies.pauses()
     if service.action_log.is_on:
         call.acts = [
             Act(str(command.__struct_config__.tag), command.queue) for command in request.commands
         ]
     commands: list[Any] = []
     message_count = 0
+    claimed_queues: set[str] = set()
     for sent_command in request.commands:
         command = await _for_store(call, sent_command, pause)
         commands.append(command)
         message_count += command.weight
+        if isinstance(command, cmd.Claim):
+            claimed_queues.add(command.queue)
     check_count("messages", message_count, MAX_BATCH_MESSAGES)
-    for queue in {command.queue for command in commands if isinstance(command, cmd.Claim)}:
+    for queue in claimed_queues:
         await service.overdue_plans.before_claim(queue)
-    with await service.quotas.admit(caller, commands) as admitted:
+    with await call.visit.admitted(commands) as admitted:
         answers = await _execute(call, request, admitted.commands)
     pause = service.large_bodies.pauses()
     replies = []
-    surroundings = Surroundings()
     room = cmd.MAX_BYTES  # for explanations, which name all workers of a queue
     for command, answer in zip(commands, answers, strict=True):
         if isinstance(answer, Explained) and room <= 0:
             reply = answer_without_room(command, service.clock.now())
         else:
-            reply = await _completed(call, command, answer, surroundings)
+            reply = await _completed(call, command, answer)
         if isinstance(reply, Explained):
             room -= len(msgspec.msgpack.encode(reply))
             await pause()
@@ -117,35 +126,36 @@ async def _execute(call: ApiCall, request: RequestBatch, commands: Sequence[Any]
         request: the request, for the identities of its commands.
         commands: its commands as the store gets them.
     """
-    identities = _identities(call, request)
+    visit = call.visit
+    checked: list[tuple[Sent, AccessDenied | None]] = []
     # First: an error of the store must not end a batch of which a part is executed.
-    denials = [
-        await denial_of_report(command, call.caller, call.visit.execute) for command in commands
-    ]
+    for command, identity in zip(commands, _identities(call, request), strict=True):
+        denial = await denial_of_report(command, visit.caller, visit.execute)
+        checked.append((Sent(command, identity), denial))
     answers: list[Any] = []
     together: list[Sent] = []
-    for command, identity, denial in zip(commands, identities, denials, strict=True):
+    for sent, denial in checked:
+        command = sent.command
         is_composed = isinstance(command, (Bulk, Undo, PastCommand))
         if not is_composed and denial is None:
-            together.append(Sent(command, identity))
+            together.append(sent)
             continue
         if together:
-            answers += await call.service.batches.execute(together, call.visit)
+            answers += await call.service.batches.execute(together, visit)
             together = []
         answers.append(denial or await _execute_composed(call, command, request))
     if together:
-        answers += await call.service.batches.execute(together, call.visit)
+        answers += await call.service.batches.execute(together, visit)
     return answers
 
 
-async def _completed(call: ApiCall, command: Any, reply: Any, surroundings: Surroundings) -> Any:
+async def _completed(call: ApiCall, command: Any, reply: Any) -> Any:
     """Return a reply with the additions of the server, or the error of this command.
 
     Args:
         call: the call.
         command: the command.
         reply: the reply of the store.
-        surroundings: what explanations of the batch share.
     """
     service = call.service
     try:
@@ -154,7 +164,7 @@ async def _completed(call: ApiCall, command: Any, reply: Any, surroundings: Surr
                 return await service.lease_secrets.signed(command.queue, reply)
             case cmd.Explain(), Explained():
                 queue, id = command.queue, command.id
-                return await service.explained(call.visit, queue, id, reply, surroundings)
+                return await service.explained(call.visit, queue, id, reply, call.surroundings)
             case cmd.History(watch=True), Ends() if reply.state in PENDING:
                 service.watch(command)
     except Problem as problem:  # the batch was executed
@@ -181,10 +191,11 @@ def _identities(call: ApiCall, request: RequestBatch) -> list[Identity | None]:
             "places", f"places are {len(places)} and commands {len(commands)}; name one for each"
         )
     sender = sender_of(call.visit.caller, request.client)
-    return [
-        None if command.only_reads else Identity(sender, request.number, place, request.repeated)
-        for command, place in zip(commands, places, strict=True)
-    ]
+    identities: list[Identity | None] = []
+    for command, place in zip(commands, places, strict=True):
+        identity = Identity(sender, request.number, place, request.repeated)
+        identities.append(None if command.only_reads else identity)
+    return identities
 
 
 async def _execute_composed(
@@ -207,21 +218,6 @@ async def _execute_composed(
         return error
 
 
-async def _unpacked(call: ApiCall) -> RequestBatch:
-    """Decode a batch in msgpack.
-
-    Raises:
-        Problem: the batch is not MessagePack, or has another form.
-    """
-    data = await call.request.bytes()
-    bodies = call.service.large_bodies
-    await bodies.turn(len(data))
-    try:
-        return await unpack(data, bodies.pauses())
-    except UNREADABLE as error:
-        raise of_decoding(error, RequestBatch) from None
-
-
 async def _for_store(call: ApiCall, command: BatchCommand, pause: Pause) -> Any:
     """Check a command and return it for the store.
 
@@ -242,7 +238,6 @@ async def _for_store(call: ApiCall, command: BatchCommand, pause: Pause) -> Any:
 
 async def _shown(reply: Any, caller: Caller, client_text: ClientText, pause: Pause) -> Any:
     """Return a reply with the caller's names of queues, and without bodies it may not see."""
-    hides = not caller.may("bodies")
     match reply:
         case BideError():
             return FailedReply(type(reply).__name__, client_text.of(reply))
@@ -250,14 +245,17 @@ async def _shown(reply: Any, caller: Caller, client_text: ClientText, pause: Pau
             raise reply
         case Names():
             return Names(own_names(caller, reply.names))
-        case Ends() if hides:  # b"" is not JSON: it stands for a withheld result
+        case Ends() if not caller.may("bodies"):  # b"" is not JSON: it stands for a withheld result
             ends = [
                 end if end.result is None else msgspec.structs.replace(end, result=b"")
                 for end in reply.ends
             ]
             return Ends(reply.state, ends)
-        case Claimed() | Found() | Page() if hides or caller.namespace is not None:
-            hides = hides and not isinstance(reply, Claimed)  # a worker needs the bodies
+        case Claimed() | Found() | Page():
+            # A worker needs the bodies.
+            hides = not (isinstance(reply, Claimed) or caller.may("bodies"))
+            if not hides and caller.namespace is None:
+                return reply
             namespace_prefix = "" if caller.namespace is None else f"{caller.namespace}/"
             messages = []
             for message in reply.messages:
