@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 import msgspec
@@ -26,6 +27,9 @@ from bide.model.forks import in_child
 from bide.model.replies import Claimed, Died, Reply
 
 E = TypeVar("E", bound=BaseException)
+
+command_of, identity_of = attrgetter("command"), attrgetter("identity")
+"""Return the command, and the identity, of a request."""
 
 CLOSED = "the queue is closed; open a new one to go on"
 
@@ -94,7 +98,7 @@ class Executor:
     @property
     def capabilities(self) -> Capabilities:
         """What the engine can do. An event loop may ask: it does not wait for a running batch."""
-        return self.open().capabilities
+        return (self._engine or self.open()).capabilities
 
     def open(self) -> Engine:
         """Open the engine, if that has not been done."""
@@ -113,7 +117,7 @@ class Executor:
         with self._lock:
             self._batch_waits = False
             try:
-                engine = self._opened()
+                engine = self._engine or self._opened()  # closing the lane takes it away
                 identities = self._identities(engine, batch)
             except BaseException as error:  # noqa: BLE001  (it is handed to the callers)
                 for request in batch:
@@ -168,7 +172,7 @@ class Executor:
             repeated: whether the batch was sent before, and perhaps executed.
         """
         try:
-            replies = self._ask(engine, [request.command for request in batch], identities)
+            replies = self._ask(engine, list(map(command_of, batch)), identities)
             for request, reply in zip(batch, replies, strict=True):
                 request.reply = reply
         except PartlyDone as partly:
@@ -244,7 +248,7 @@ class Executor:
         """Return the identity of each request: its own, or the next number of this sender."""
         capabilities = engine.capabilities
         if not (capabilities.remembers and capabilities.loses_replies):
-            return [request.identity for request in batch]
+            return list(map(identity_of, batch))
         self._last_number += 1
         return [
             request.identity or self._identity(request.command, place)

@@ -125,20 +125,23 @@ class LaneThread(Executor):
             while self._notes:
                 step, argument = self._notes.popleft()
                 step(argument)
-            now = self.clock.monotonic()
-            if self._closing:
-                self._fail(self._waiting.owned(None, now), Closed(CLOSED_WAITING))
-            # Before `overdue`: a claim whose time ends now asks once more, if it is its turn.
-            self._inbox.requests.extend(self._waiting.due(now))  # without regard to the limit
-            overdue = self._waiting.overdue(now)
+            now, waiting = self.clock.monotonic(), self._waiting
+            overdue: list[LaneRequest] = []
+            if waiting.entered:
+                if self._closing:
+                    self._fail(waiting.owned(None, now), Closed(CLOSED_WAITING))
+                # Before `overdue`: a claim whose time ends now asks once more, if it is its turn.
+                self._inbox.requests.extend(waiting.due(now))  # without regard to the limit
+                overdue = waiting.overdue(now)
             taken = self._inbox.take()
-            batch = self._waiting.wanted(taken, now)
+            if not (taken or overdue or self._closing):
+                self._rests = True
+                self.clock.wait(self._signal, waiting.next_moment() if waiting.entered else None)
+                self._rests = False
+                continue
+            batch = waiting.wanted(taken, now)
             if batch or overdue or (self._closing and not self._inbox):
                 return batch, overdue
-            if not taken:
-                self._rests = True
-                self.clock.wait(self._signal, self._waiting.next_moment())
-                self._rests = False
 
     def _abandon(self, request: LaneRequest) -> None:
         """Forget a command whose caller was interrupted; release what a claim has got."""
@@ -158,7 +161,9 @@ class LaneThread(Executor):
 
     def _work(self, batch: Sequence[LaneRequest]) -> None:
         """Execute a batch and settle it. Whatever fails, each caller gets a reply or an error."""
-        some_wait = any(request.deadline is not None for request in batch)
+        some_wait = False
+        for request in batch:
+            some_wait = some_wait or request.deadline is not None
         try:
             if some_wait:  # before they ask: no change after their answer is missed
                 self._listen()
