@@ -1,7 +1,7 @@
 """The port: the whole of what a store must do for bide."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import msgspec
 
@@ -84,9 +84,10 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
         return self.sender.partition(":")[0]
 
     @property
-    def name(self) -> str:
-        """The part of the sender behind the colon."""
-        return self.sender.partition(":")[2]
+    def owner_and_name(self) -> tuple[str, str]:
+        """The parts of the sender before and behind the colon."""
+        owner, _, name = self.sender.partition(":")
+        return owner, name
 
 
 Identities = Sequence[Identity | None] | None
@@ -109,12 +110,10 @@ def replies_of(outcomes: Sequence[Reply | BideError]) -> list[Reply]:
         BideError: the outcome of its only command.
         PartlyDone: an outcome is an error.
     """
-    replies = [outcome for outcome in outcomes if not isinstance(outcome, BideError)]
-    if len(replies) == len(outcomes):
-        return replies
-    if len(outcomes) == 1 and isinstance(outcomes[0], BideError):
-        raise outcomes[0]
-    raise PartlyDone(outcomes)
+    for outcome in outcomes:
+        if isinstance(outcome, BideError):
+            raise outcome if len(outcomes) == 1 else PartlyDone(outcomes)
+    return cast("list[Reply]", [*outcomes])
 
 
 class Notifier(Protocol):

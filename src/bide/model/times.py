@@ -153,7 +153,9 @@ def _parse(text: str) -> int | None:
     unsigned = text.lstrip().removeprefix("-")
     if not _WHOLE.fullmatch(unsigned):
         return None
-    seconds = sum(float(number) * _UNITS[unit] / 1000 for number, unit in _PART.findall(unsigned))
+    seconds = 0.0
+    for number, unit in _PART.findall(unsigned):
+        seconds += float(number) * _UNITS[unit] / 1000
     ms = _rounded_up(_whole_us(seconds, "duration"))
     is_negative = unsigned != text.lstrip()
     return -ms if is_negative else ms

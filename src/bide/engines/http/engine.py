@@ -161,18 +161,15 @@ class HttpEngine:
         middle_ms = (began_ns + time.time_ns()) // 2_000_000
         ahead_ms = middle_ms - answer.now if now is None else 0
         outcomes: list[Any] = []
-        for reply in answer.replies:
+        places: list[int] = []
+        for place, reply in enumerate(answer.replies):
             if isinstance(reply, FailedReply):
                 outcomes.append(error_of(0, reply.error)(reply.detail))
-            else:
-                outcomes.append(reply if abs(ahead_ms) <= SAME_TIME else _shifted(reply, ahead_ms))
-        # The server's answer had no room for these; for the first one it always has.
-        places = [
-            place
-            for place, reply in enumerate(outcomes)
-            if _has_no_room(batch.commands[place], reply)
-        ]
-        if places:
+                continue
+            outcomes.append(reply if abs(ahead_ms) <= SAME_TIME else _shifted(reply, ahead_ms))
+            if _has_no_room(batch.commands[place], reply):
+                places.append(place)
+        if places:  # the server's answer had no room for these; for the first one it always has
             read_again = self._read_again([batch.commands[place] for place in places], now)
             for place, outcome in zip(places, read_again, strict=True):
                 outcomes[place] = outcome
@@ -225,13 +222,13 @@ def _batches(commands: Sequence[Command], identities: Identities) -> list[_Batch
     if identities is None:
         return [_Batch([*commands])]
     batches: list[_Batch] = []
-    # Reads have no identity: those before the first change go with it.
-    sender = _sender(next(filter(None, identities), None))
     for command, identity in zip(commands, identities, strict=True):
-        if identity is not None or not command.only_reads:
-            sender = _sender(identity)
-        if not batches or batches[-1].sender != sender:
-            batches.append(_Batch([], *sender))
+        is_read = identity is None and command.only_reads  # which goes with any batch
+        if not batches:
+            first = next(filter(None, identities), None) if is_read else identity
+            batches.append(_Batch([], *_sender(first)))
+        elif not is_read and batches[-1].sender != _sender(identity):
+            batches.append(_Batch([], *_sender(identity)))
         batches[-1].add(command, 0 if identity is None else identity.place)
     return batches
 
@@ -243,7 +240,7 @@ def _sender(identity: Identity | None) -> tuple[str | None, int, bool]:
     return identity.sender, identity.number, identity.repeated
 
 
-def _has_no_room(command: Command, reply: Reply | BideError) -> bool:
+def _has_no_room(command: Command, reply: Reply | Part | Undone | Past) -> bool:
     """Return whether the server had no room for any message of a reply; see its batch endpoint."""
     if isinstance(command, Find):
         return isinstance(reply, Found) and bool(command.ids) and not reply.messages

@@ -102,16 +102,15 @@ class SqliteEngine:
     ) -> list[Reply]:
         """Execute the commands in one transaction, and reply when the disk has it."""
         connection = self._connection
+        adds = bytes_added(commands)
         outcomes: Sequence[Reply | OutcomeUnknown] | None = None
         try:
             if connection is None or time.monotonic() - self._checked > CHECK_EVERY:
                 connection = self._current()
-                self._room = 0
             if self._read_only:
                 return replies_of(self._transact(connection, commands, now, identities))
             if self.unreturned[0]:  # the last call was interrupted
                 self._transact(connection, releases(*self.unreturned), now, None)
-            adds = bytes_added(commands)
             if adds >= self._room:
                 self._room = UNCHECKED if self._has_room(connection, adds) else 0
             self._room -= adds
@@ -322,7 +321,7 @@ class SqliteEngine:
             self._files.closed()
 
     def _current(self) -> sqlite3.Connection:
-        """Return a connection to the file that has the name now.
+        """Return a connection to the file that has the name now, and note the room of its disk.
 
         A store that was deleted, or restored from a backup, under a running worker is another file:
         writes to the old one would be lost. A file that went away and comes back is opened again.
@@ -343,6 +342,8 @@ class SqliteEngine:
             if self._files.log_size > LOG_BYTES:
                 with suppress(sqlite3.OperationalError):  # busy or full: the next check is soon
                     connection.execute("PRAGMA wal_checkpoint(RESTART)")
+            room = free_room(self._files.real)
+            self._room = UNCHECKED if room is None or room > UNCHECKED else 0
             forget_statistics(connection)
         return connection
 

@@ -109,7 +109,10 @@ class Files:
         Raises:
             StoreCorrupt: one was deleted.
         """
-        lost = [path for path, file in self._beside.items() if file and identity(path) != file]
+        lost: list[Path] = []
+        for path, file in self._beside.items():
+            if file and identity(path) != file:
+                lost.append(path)
         if not lost:
             return
         if lost[0] == self._log:  # else a checkpoint could cut off what others have written

@@ -59,7 +59,7 @@ class Senders:
 
     def _load(self, identity: Identity) -> Answers | None:
         """Read what the store remembers of a sender; `None`: nothing."""
-        row = self._run(SQL.sender, (identity.owner, identity.name)).fetchone()
+        row = self._run(SQL.sender, identity.owner_and_name).fetchone()
         if row is None:
             return None
         seq, number, answers, moment = row
@@ -86,9 +86,10 @@ class Senders:
                     self._run(SQL.renew_sender, (self._now, seq))
                 continue
             self._run(SQL.forget_idle_senders, (self._now - SENDER_KEEP - RENEWED,))
+            owner, name = identity.owner_and_name
             values = answers.number, self._now, _bounded(answers)
-            self._run(SQL.add_sender, (identity.owner, identity.name, *values))
-            self._run(SQL.forget_oldest_senders, (identity.owner, MAX_SENDERS))
+            self._run(SQL.add_sender, (owner, name, *values))
+            self._run(SQL.forget_oldest_senders, (owner, MAX_SENDERS))
 
 
 def _bounded(answers: Answers) -> bytes:
@@ -121,7 +122,7 @@ def carry_out_once(
     gathered_keys: set[tuple[str, int, int]] = set()  # sender, number and place of each
 
     def execute_gathered() -> None:
-        replies = session.carry_out_new([commands[place] for place in gathered])
+        replies = session.carry_out_new(list(map(commands.__getitem__, gathered)))
         for (place, identity), reply in zip(gathered.items(), replies, strict=True):
             outcomes[place] = reply
             if identity is not None:
@@ -147,4 +148,4 @@ def carry_out_once(
         gathered[place] = identity
     execute_gathered()
     senders.save()
-    return [outcomes[place] for place in range(len(commands))]
+    return list(map(outcomes.__getitem__, range(len(commands))))
