@@ -336,7 +336,7 @@ def is_occupied() -> bool:
     return (
         threading.get_ident() in OWN_THREADS
         or _making._is_owned()  # type: ignore[attr-defined]
-        or any(executor._is_entered() for executor in executors())
+        or any(map(Executor._is_entered, executors()))
     )
 
 

@@ -205,10 +205,12 @@ class Inbox:
 
     Args:
         signal: wakes the thread that takes them.
+        worker: starts it when the first one comes.
     """
 
-    def __init__(self, signal: Signal) -> None:
+    def __init__(self, signal: Signal, worker: Background) -> None:
         self._signal = signal
+        self._worker = worker
         self.requests: deque[LaneRequest] = deque()
         self.batch: list[LaneRequest] = []
         """The last ones that were taken."""
@@ -239,6 +241,7 @@ class Inbox:
         they make one batch. If the first command woke it, it would compete with the tasks for the
         interpreter's lock.
         """
+        self._worker.ensure()  # first: starting it may fail
         self.requests.append(request)
         loop = request.loop
         if loop is None:

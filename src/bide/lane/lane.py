@@ -169,7 +169,7 @@ class Lane(LaneThread):
                 self._inbox.wait_for_space()
             if self._closing:
                 raise Closed(CLOSED)
-            self._submit(request)
+            self._inbox.add(request)
             request.wait(self._worker)
         except BaseException:  # an interrupt: no caller takes what the claim brings
             request.abandoned = True
@@ -213,7 +213,7 @@ class Lane(LaneThread):
                 await self._inbox.wait_on(loop)
             if self._closing:
                 raise Closed(CLOSED)
-            self._submit(request)
+            self._inbox.add(request)
             return await request.future
         except BaseException:
             request.abandoned = True
@@ -290,7 +290,7 @@ class Lane(LaneThread):
         """
         any_command = LaneRequest(RetryCommand(claim.queue, [], release=True))
         if not self._ended:
-            self._submit(LaneRequest(claim, reply=reply).release() or any_command)
+            self._inbox.add(LaneRequest(claim, reply=reply).release() or any_command)
 
     def _reader(self) -> "Lane":
         """Return the lane on which reads do not wait for writers; itself if there is none."""

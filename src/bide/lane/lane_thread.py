@@ -49,11 +49,11 @@ class LaneThread(Executor):
         """Begin without a thread and without a waiting caller."""
         super()._reset()
         self._signal = Signal()  # wakes the lane's thread
-        self._inbox = Inbox(self._signal)
+        self._worker = Background("bide-lane", self._run)
+        self._inbox = Inbox(self._signal, self._worker)
         self._waiting = WaitingClaims()
         self._notes: deque[tuple[Callable[[Any], object], Any]] = deque()
         """What the lane's thread is to call, with an argument, before its next batch."""
-        self._worker = Background("bide-lane", self._run)
         self._rests = False  # whether the lane's thread waits for its signal
         self._opening = threading.RLock()  # held while a second engine or a notifier is opened
         self._notifier: Notifier | None = None
@@ -72,11 +72,6 @@ class LaneThread(Executor):
         notifier = self._notifier if self._listens else None
         # Without a notifier, no other process can use this store.
         return notifier is not None and not notifier.is_listening
-
-    def _submit(self, request: LaneRequest) -> None:
-        """Add a command to the inbox."""
-        self._worker.ensure()  # first: starting it may fail
-        self._inbox.add(request)
 
     # What only the lane's thread does.
 
@@ -229,7 +224,7 @@ class LaneThread(Executor):
         if release := request.release():
             request.reply = None  # so that they are released once
             if not self._ended:  # else their leases expire
-                self._submit(release)
+                self._inbox.add(release)
 
     def _hint_all(self, executed: Sequence[tuple[Command, Reply | None]]) -> None:
         """Note which messages can be claimed, and have ended, now that commands are executed."""

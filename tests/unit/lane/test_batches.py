@@ -20,6 +20,7 @@ from bide.model.replies import Outcomes, Reply
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
 from bide.testing.hooks import batch_waits
+from bide.threads import Background
 from tests.unit.lane.commands import PATIENCE, claim, gathered, ids, put, sizes, spawn, waiting
 from tests.unit.lane.commands import claim as claim_of
 from tests.waiting import until
@@ -366,7 +367,7 @@ def test_who_was_interrupted_while_handing_in_makes_no_loop_deaf() -> None:
             return super().call_soon(*arguments, **options)
 
     signal = Signal()
-    inbox = Inbox(signal)
+    inbox = Inbox(signal, Background("bide-lane", lambda: None))
     loop = Loop()
     request = AsyncRequest(Count("q"), loop=loop, future=loop.create_future())
     with pytest.raises(KeyboardInterrupt):
