@@ -82,19 +82,20 @@ def recall(identity: Identity, answers: Answers | None) -> Kept | None:
 def remember(identity: Identity, reply: Reply, answers: Answers | None) -> Answers | None:
     """Return what a store remembers of a sender once a command of it was executed.
 
+    Of a claim, it remembers the ids of its messages alone.
     Not remembered is what may be asked again under the same identity, by a caller that waits: a
     claim without messages, and whether a message has ended.
     """
     if isinstance(reply, Ends) or (isinstance(reply, Claimed) and not reply.messages):
         return answers
-    earlier = answers.kept if answers is not None and answers.number == identity.number else {}
-    return Answers(identity.number, {**earlier, identity.place: _kept(reply)})
-
-
-def _kept(reply: Reply) -> Kept:
-    """Return what is remembered of a reply: of a claim, the ids of its messages alone."""
+    kept: Kept
     if isinstance(reply, Claimed):
         ids = [message.id for message in reply.messages]
-        return HeldClaim(msgspec.structs.replace(reply, messages=[]), ids)
-    assert isinstance(reply, Outcomes | Affected | QueueSettings | GroupsClosed | Deleted), reply
-    return reply
+        kept = HeldClaim(msgspec.structs.replace(reply, messages=[]), ids)
+    else:
+        assert isinstance(reply, Outcomes | Affected | QueueSettings | GroupsClosed | Deleted), (
+            reply
+        )
+        kept = reply
+    earlier = answers.kept if answers is not None and answers.number == identity.number else {}
+    return Answers(identity.number, {**earlier, identity.place: kept})

@@ -1,6 +1,7 @@
 """What a store remembers of senders, in one transaction; see `bide.engines.repetition`."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(dict[int, Kept]).decode
 
 
+@dataclass(eq=False)
 class Senders:
     """The senders of the commands of a transaction.
 
@@ -31,16 +33,15 @@ class Senders:
         now: its time in milliseconds.
     """
 
-    def __init__(self, run: Callable[..., Any], now: int) -> None:
-        self._run = run
-        self._now = now
-        self._answers: dict[str, Answers | None] = {}
-        """What is remembered of each sender, its commands of this transaction included."""
-        self._rows: dict[str, tuple[int, int]] = {}
-        """The sequence number and the time (Unix milliseconds) of the rows of senders that were
-        known before, by sender."""
-        self._changed: dict[str, Identity] = {}
-        """The last command of each sender of which something new is remembered."""
+    run: Callable[..., Any]
+    now: int
+    _answers: dict[str, Answers | None] = field(default_factory=dict, init=False)
+    """What is remembered of each sender, its commands of this transaction included."""
+    _rows: dict[str, tuple[int, int]] = field(default_factory=dict, init=False)
+    """The sequence number and the time (Unix milliseconds) of the rows of senders that were known
+    before, by sender."""
+    _changed: dict[str, Identity] = field(default_factory=dict, init=False)
+    """The last command of each sender of which something new is remembered."""
 
     def recall(self, identity: Identity) -> Kept | None:
         """Return the remembered answer of a command; `None`: execute it before the next commit.
@@ -59,7 +60,7 @@ class Senders:
 
     def _load(self, identity: Identity) -> Answers | None:
         """Read what the store remembers of a sender; `None`: nothing."""
-        row = self._run(SQL.sender, identity.owner_and_name).fetchone()
+        row = self.run(SQL.sender, identity.owner_and_name).fetchone()
         if row is None:
             return None
         seq, number, answers, moment = row
@@ -81,15 +82,15 @@ class Senders:
             assert answers is not None
             if (row := self._rows.get(sender)) is not None:
                 seq, moment = row
-                self._run(SQL.update_sender, (answers.number, _bounded(answers), seq))
-                if moment <= self._now - RENEWED:
-                    self._run(SQL.renew_sender, (self._now, seq))
+                self.run(SQL.update_sender, (answers.number, _bounded(answers), seq))
+                if moment <= self.now - RENEWED:
+                    self.run(SQL.renew_sender, (self.now, seq))
                 continue
-            self._run(SQL.forget_idle_senders, (self._now - SENDER_KEEP - RENEWED,))
+            self.run(SQL.forget_idle_senders, (self.now - SENDER_KEEP - RENEWED,))
             owner, name = identity.owner_and_name
-            values = answers.number, self._now, _bounded(answers)
-            self._run(SQL.add_sender, (owner, name, *values))
-            self._run(SQL.forget_oldest_senders, (owner, MAX_SENDERS))
+            values = answers.number, self.now, _bounded(answers)
+            self.run(SQL.add_sender, (owner, name, *values))
+            self.run(SQL.forget_oldest_senders, (owner, MAX_SENDERS))
 
 
 def _bounded(answers: Answers) -> bytes:
