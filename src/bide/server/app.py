@@ -13,7 +13,6 @@ from bide.clock import SYSTEM_CLOCK, Clock
 from bide.logs import logger
 from bide.model.errors import BideError
 from bide.model.limits import MAX_URL
-from bide.server.access.admission import Admission
 from bide.server.access.foreign_pages import refuse_pages
 from bide.server.access.rights import OPEN
 from bide.server.call import ApiCall
@@ -68,7 +67,35 @@ async def answer(
     # What is logged if the task is cancelled before there is an answer.
     status, result, content = 0, "ended", None
     try:
-        status, result, content = await _execute(call)
+        admission = service.admission
+        if operation.right is not None:  # else it is open to all, such as a health check
+            visit.caller = await admission.caller(request.token, client)
+            if operation.right != "":  # else any valid token will do
+                visit.caller.need(operation.right)
+            visit.admit()
+        if not admission.requires_tokens:
+            refuse_pages(request)  # nothing else stops a page of another site
+        arguments = await request.arguments()
+        returned = await operation.handle(call, **arguments)
+        reply = returned if isinstance(returned, Answer) else Answer(200, returned)
+        if returned is not None:  # else the handler has sent a stream
+            data = reply.content
+            data = data if isinstance(data, bytes) else msgspec.json.encode(data)
+            visit.carried(len(data))
+            headers = {"content-type": reply.content_type, **reply.headers}
+            await response.send_whole(reply.status, data, headers)
+        status, result, content = reply.status, DONE, reply.content
+    except ClientGone:
+        status, result = 499, "client-gone"  # as nginx logs it
+    except Problem as problem:
+        status, result = await _refuse(response, problem)
+    except BideError as error:
+        problem_of_error = of_bide(error, service.client_text.of(error))
+        status, result = await _refuse(response, problem_of_error)
+    except Exception:  # noqa: BLE001  (it is logged, and other requests continue)
+        _log.exception("%s %s failed", method, operation.path)
+        text = "an internal error of the server; please report it with the traceback in its log"
+        status, result = await _refuse(response, Problem("internal", text))
     finally:
         body.free()
         visit.close(body.received)
@@ -95,59 +122,6 @@ def _wrong_method(method: str, operations: Mapping[str, Operation]) -> Problem:
         "method-not-allowed",
         f"{method} is not allowed here; use {allowed}",
         headers={"allow": allowed},
-    )
-
-
-async def _execute(call: ApiCall) -> tuple[int, str, object]:
-    """Execute a call, and send its answer or its problem.
-
-    Returns:
-        The status; `DONE` or the name of the problem; and the content of the answer.
-    """
-    service, request, response = call.service, call.request, call.response
-    operation = request.operation
-    try:
-        await _let_in(service.admission, request, call.visit)
-        arguments = await request.arguments()
-        returned = await operation.handle(call, **arguments)
-        if returned is None:  # the handler has sent a stream
-            return 200, DONE, None
-        reply = returned if isinstance(returned, Answer) else Answer(200, returned)
-        await _send(reply, call.visit, response)
-        return reply.status, DONE, reply.content
-    except ClientGone:
-        return 499, "client-gone", None  # as nginx logs it
-    except Problem as problem:
-        status, name = await _refuse(response, problem)
-    except BideError as error:
-        problem_of_error = of_bide(error, service.client_text.of(error))
-        status, name = await _refuse(response, problem_of_error)
-    except Exception:  # noqa: BLE001  (it is logged, and other requests continue)
-        _log.exception("%s %s failed", request.scope["method"], operation.path)
-        text = "an internal error of the server; please report it with the traceback in its log"
-        status, name = await _refuse(response, Problem("internal", text))
-    return status, name, None
-
-
-async def _let_in(admission: Admission, request: ApiRequest, visit: Visit) -> None:
-    """Authenticate the caller, and refuse what it has no right to, or what exceeds its limits."""
-    right = request.operation.right
-    if right is not None:  # else the operation is open to all, such as a health check
-        visit.caller = await admission.caller(request.token, request.client)
-        if right != "":  # else any valid token will do
-            visit.caller.need(right)
-        visit.admit()
-    if not admission.requires_tokens:
-        refuse_pages(request)  # nothing else stops a page of another site
-
-
-async def _send(reply: Answer, visit: Visit, response: Response) -> None:
-    """Encode and send an answer."""
-    content = reply.content
-    data = content if isinstance(content, bytes) else msgspec.json.encode(content)
-    visit.carried(len(data))
-    await response.send_whole(
-        reply.status, data, {"content-type": reply.content_type, **reply.headers}
     )
 
 

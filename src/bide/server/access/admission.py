@@ -77,12 +77,8 @@ class Admission:
             Problem: the token is missing or not valid, or the address has sent too many wrong ones.
         """
         with_auth_off = not (self.requires_tokens or self._may_require_later)
-        if text is None or with_auth_off:
-            return await self._caller_without_token()
-        return await self._caller_of_token(text, client)
-
-    async def _caller_without_token(self) -> Caller:
-        """Return `OPEN`, unless requests need a token."""
+        if text is not None and not with_auth_off:
+            return await self._caller_of_token(text, client)
         may_have_tokens = self.clock.monotonic() >= self._no_tokens_until
         if self._may_require_later and not self.requires_tokens and may_have_tokens:
             await self._look()
