@@ -237,7 +237,7 @@ class Connection(ResponseOutput):
     def _begin(self, head: RequestHead) -> Exchange:
         """Start a request, or queue it; wait no longer for one."""
         self._stop_timer()
-        exchange = Exchange(self, head.scope, keep=head.keep, expects=head.expects)
+        exchange = Exchange(self, head.scope, head.keep, head.expects)
         if self._current is None and not self.write_paused:
             self._start(exchange)
         else:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
@@ -50,6 +51,7 @@ class Carrier(Protocol):
         """Continue with the next request, or wait for one."""
 
 
+@dataclass(eq=False, repr=False)
 class Exchange:
     """A request of a connection.
 
@@ -57,56 +59,52 @@ class Exchange:
         connection: the connection of the request.
         scope: ASGI's description of it.
         keep: whether the client may send another one on the connection.
-        expects: whether the client waits for `100 Continue` before it sends the body.
+        expects_continue: whether the client waits for `100 Continue` before it sends the body.
     """
 
-    def __init__(
-        self, connection: Carrier, scope: dict[str, Any], *, keep: bool, expects: bool
-    ) -> None:
-        self._connection = connection
-        self._scope = scope
-        self._expects_continue = expects
-        self._is_head = scope["method"] == "HEAD"
-        self._head: tuple[int, list[tuple[bytes, bytes]]] | None = None
-        """Status and header fields of the answer, until they are written."""
-        self._chunked = False
-        """Whether the answer is sent in chunks, since its length is not known at its beginning."""
-        self._answered = False
-        """Whether the whole answer was written."""
-        self._body_received = False
-        """Whether the application has received the whole body."""
-        self._client = Present()
-        """Tells the application whether the client is still there."""
-        scope["extensions"][CLIENT] = self._client
-        self._waiter: asyncio.Future[None] | None = None
-        """Done when `receive` has something new to return."""
-        self._task: asyncio.Task[None] | None = None
-        """The application's task."""
-        self.body = bytearray()
-        """The part of the body that has arrived, and that the application has not received."""
-        self.complete = False
-        """Whether the whole body has arrived."""
-        self.keep = keep
-        """Whether the connection is kept after the answer."""
-        self.started = False
-        """Whether some of the answer was written."""
+    connection: Carrier
+    scope: dict[str, Any]
+    keep: bool
+    """Whether the connection is kept after the answer."""
+    expects_continue: bool
+    body: bytearray = field(default_factory=bytearray, init=False)
+    """The part of the body that has arrived, and that the application has not received."""
+    complete: bool = field(default=False, init=False)
+    """Whether the whole body has arrived."""
+    started: bool = field(default=False, init=False)
+    """Whether some of the answer was written."""
+    _head: tuple[int, list[tuple[bytes, bytes]]] | None = field(default=None, init=False)
+    """Status and header fields of the answer, until they are written."""
+    _chunked: bool = field(default=False, init=False)
+    """Whether the answer is sent in chunks, since its length is not known at its beginning."""
+    _answered: bool = field(default=False, init=False)
+    """Whether the whole answer was written."""
+    _body_received: bool = field(default=False, init=False)
+    """Whether the application has received the whole body."""
+    _client: Present = field(default_factory=Present, init=False)
+    """Tells the application whether the client is still there."""
+    _news: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    """Set when `receive` has something new to return."""
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
+    """The application's task."""
 
     def start(self, app: App) -> None:
         """Let the application answer."""
-        self._task = self._connection.loop.create_task(self._run(app))
+        self.scope["extensions"][CLIENT] = self._client
+        self._task = self.connection.loop.create_task(self._run(app))
 
     async def _run(self, app: App) -> None:
         """Run the application; if it does not answer, answer with status 500."""
         try:
-            await app(self._scope, self.receive, self.send)
+            await app(self.scope, self.receive, self.send)
         except Exception:  # noqa: BLE001  (it is logged, and other requests continue)
-            path = printable(self._scope["path"], MAX_LOGGED_PATH)
-            _log.exception("%s %s failed", self._scope["method"], path)
+            path = printable(self.scope["path"], MAX_LOGGED_PATH)
+            _log.exception("%s %s failed", self.scope["method"], path)
         if self._answered or self._client.disconnected:
             return
         self.keep = False
         if self.started:
-            self._connection.transport.abort()  # shows that the answer is not complete
+            self.connection.transport.abort()  # shows that the answer is not complete
         else:
             await self.send({"type": "http.response.start", "status": 500})
             await self.send({"type": "http.response.body"})
@@ -121,12 +119,12 @@ class Exchange:
     def feed(self, data: bytes) -> None:
         """Add a part of the body."""
         self.body += data
-        self._wake()
+        self._news.set()
 
     def feed_end(self) -> None:
         """Note the end of the body."""
         self.complete = True
-        self._wake()
+        self._news.set()
 
     def lose(self) -> None:
         """Note that the client has gone, or that nothing more can be sent.
@@ -134,7 +132,7 @@ class Exchange:
         The request ends when it would wait, or before its next command that may have a large reply.
         """
         self._client.leave()
-        self._wake()
+        self._news.set()
 
     def when_ended(self, callback: Callable[[], object]) -> None:
         """Call a function once the application's task has ended."""
@@ -143,15 +141,11 @@ class Exchange:
         else:
             self._task.add_done_callback(lambda task: callback())
 
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
     # From the application.
 
     async def receive(self) -> dict[str, Any]:
         """Return the next part of the body, or that the client has gone."""
-        connection = self._connection
+        connection = self.connection
         while not (self._client.disconnected or self._answered):
             if not self._body_received and (self.body or self.complete):
                 data = bytes(self.body)
@@ -160,11 +154,11 @@ class Exchange:
                 if not connection.reads:
                     connection.read_more()
                 return {"type": "http.request", "body": data, "more_body": not self._body_received}
-            if self._expects_continue and not self.complete:
-                self._expects_continue = False
+            if self.expects_continue and not self.complete:
+                self.expects_continue = False
                 connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            self._waiter = connection.loop.create_future()
-            await self._waiter
+            self._news.clear()
+            await self._news.wait()
         return {"type": "http.disconnect"}
 
     async def send(self, message: dict[str, Any]) -> None:
@@ -174,7 +168,7 @@ class Exchange:
         if message["type"] == "http.response.start":
             self._head = message["status"], list(message.get("headers", ()))
             return
-        connection = self._connection
+        connection = self.connection
         if connection.write_paused:
             await connection.drained()
             if self._client.disconnected or self._answered:
@@ -185,7 +179,7 @@ class Exchange:
             status, headers = self._head
             pieces.append(self._framed_head(status, headers, None if has_more else len(data)))
             self._head = None
-        if self._is_head:  # the answer to HEAD has no body, and so ends here
+        if self.scope["method"] == "HEAD":  # the answer to HEAD has no body, and so ends here
             data, has_more = b"", False
         elif self._chunked:
             if data:  # an empty chunk would end the answer
@@ -200,7 +194,7 @@ class Exchange:
             connection.write(piece)
         if not has_more:
             self._answered = True
-            self._wake()
+            self._news.set()
             connection.finished(self)
 
     def _framed_head(
@@ -214,7 +208,7 @@ class Exchange:
             length: the size of the body in bytes; `None`: it is not known.
         """
         self.started = True
-        self._expects_continue = False  # after the head of an answer, the client sends no body
+        self.expects_continue = False  # after the head of an answer, the client sends no body
         values = dict(headers)
         if values.get(b"connection", b"").lower() == b"close":
             self.keep = False
@@ -222,13 +216,13 @@ class Exchange:
             # The rest of an incomplete body would be read as the next request.
             self.keep = False
             headers.append(CLOSE)
-        elif self._scope["http_version"] == "1.0":
+        elif self.scope["http_version"] == "1.0":
             headers.append(KEEP)
         has_body = status >= 200 and status not in (204, 304)
         if has_body and b"content-length" not in values:
             if length is not None:
                 headers.append((b"content-length", b"%d" % length))
-            elif self._scope["http_version"] == "1.1":
+            elif self.scope["http_version"] == "1.1":
                 self._chunked = True
                 headers.append((b"transfer-encoding", b"chunked"))
             elif self.keep:
@@ -243,8 +237,8 @@ def head(status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
         RuntimeError: a header field contains the end of a line.
     """
     text = b""
-    for field in headers:
-        text += b"%b: %b\r\n" % field
+    for name, value in headers:
+        text += b"%b: %b\r\n" % (name, value)
     if text.count(b"\n") != len(headers) or text.count(b"\r") != len(headers):
         raise RuntimeError("a header field contains the end of a line")
     line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status

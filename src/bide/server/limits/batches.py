@@ -137,8 +137,10 @@ class Batches:
                 share = room // part.large_count
                 bounded = part._replace(sent=[_with_max_bytes(sent, share) for sent in part.sent])
                 replies = await self._execute(bounded, visit, in_order=not only_reads)
-                room -= sum(len(_encode(reply)) for reply in replies if isinstance(reply, Reply))
                 answers += replies
+                if part is not parts[-1]:  # what is left is for those behind it
+                    for reply in replies:
+                        room -= len(_encode(reply)) if isinstance(reply, Reply) else 0
             else:
                 answers += await self._execute_without_room(part, visit, in_order=not only_reads)
         return answers

@@ -7,6 +7,7 @@ objects of a large request are counted before it is decoded.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from bide.model import limits
@@ -182,6 +183,7 @@ class ClientGone(Exception):
     """The client has closed the connection."""
 
 
+@dataclass(eq=False, repr=False)
 class RequestBody:
     """The body of one request; its memory is counted until `free`.
 
@@ -190,11 +192,10 @@ class RequestBody:
         bodies: limits the memory of all bodies.
     """
 
-    def __init__(self, receive: Receive, bodies: LargeBodies) -> None:
-        self.receive = receive
-        self._bodies = bodies
-        self.received = 0
-        """How many bytes have come."""
+    receive: Receive
+    bodies: LargeBodies
+    received: int = field(default=0, init=False)
+    """How many bytes have come."""
 
     async def read(self, length: bytes, most: int, seconds: float) -> bytes:
         """Return the body.
@@ -224,7 +225,7 @@ class RequestBody:
                     if size > most:
                         raise _too_large(most)
                     if size > LARGE:
-                        self._bodies.grow(self.received, size)
+                        self.bodies.grow(self.received, size)
                     self.received = size
                     has_more = message.get("more_body", False)
         except TimeoutError:
@@ -238,7 +239,7 @@ class RequestBody:
     def free(self) -> None:
         """Count the memory of the body no longer."""
         if self.received > LARGE:
-            self._bodies.grow(self.received, 0)
+            self.bodies.grow(self.received, 0)
 
 
 def _too_large(limit: int) -> Problem:
