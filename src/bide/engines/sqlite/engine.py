@@ -328,16 +328,17 @@ class SqliteEngine:
         """
         if self._closed:
             raise Closed("this engine was closed")
-        connection = self._connection
-        if connection is not None and self._files.was_replaced:
-            self._files.keep_log_from_successor(connection, self._timeout)
+        connection, files = self._connection, self._files
+        changed = None if connection is None else files.changed()
+        if connection is not None and changed == self._path:
+            files.keep_log_from_successor(connection, self._timeout)
             self.leave()
             connection = None
         if connection is None:
             connection = self._open()
-        else:
-            self._files.refuse_lost(connection)
-            self._checked = time.monotonic()
+        elif changed is not None:
+            raise files.lost(changed, connection)
+        self._checked = time.monotonic()
         if not self._read_only:
             if self._files.log_size > LOG_BYTES:
                 with suppress(sqlite3.OperationalError):  # busy or full: the next check is soon

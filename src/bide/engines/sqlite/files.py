@@ -88,10 +88,17 @@ class Files:
         """Note that the file was closed, or could not be opened."""
         _open.discard(self)
 
-    @property
-    def was_replaced(self) -> bool:
-        """Whether another file has the name now, or none."""
-        return identity(self.path) != self.file
+    def changed(self) -> Path | None:
+        """Return which one has been deleted or replaced since it was opened; `None`: none has.
+
+        The file itself, its log, or the index of its log: the first of these.
+        """
+        if identity(self.path) != self.file:
+            return self.path
+        for path, file in self._beside.items():
+            if file and identity(path) != file:
+                return path
+        return None
 
     @property
     def log_size(self) -> int:
@@ -101,25 +108,20 @@ class Files:
         except OSError:
             return 0
 
-    def refuse_lost(self, connection: sqlite3.Connection) -> None:
-        """Refuse to write to a store whose log, or the index of its log, was deleted.
+    def lost(self, path: Path, connection: sqlite3.Connection) -> StoreCorrupt:
+        """Return the error of a store whose log, or the index of its log, was deleted.
 
         Another process would not see what this one writes, and break the file.
 
-        Raises:
-            StoreCorrupt: one was deleted.
+        Args:
+            path: what was deleted.
+            connection: to the file.
         """
-        lost: list[Path] = []
-        for path, file in self._beside.items():
-            if file and identity(path) != file:
-                lost.append(path)
-        if not lost:
-            return
-        if lost[0] == self._log:  # else a checkpoint could cut off what others have written
+        if path == self._log:  # else a checkpoint could cut off what others have written
             with suppress(sqlite3.Error):
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        raise StoreCorrupt(
-            f"{lost[0]} was deleted or replaced while {self.path.name} was in use: nothing more "
+        return StoreCorrupt(
+            f"{path} was deleted or replaced while {self.path.name} was in use: nothing more "
             f"is written, and what was confirmed is in the file or in {self._log.name}, or gets "
             "there when the last process ends. Stop all processes of this store, run bide audit, "
             "and start them again; that file belongs to the store"
