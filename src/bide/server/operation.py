@@ -6,6 +6,8 @@ Routing, checks and the OpenAPI description use these declarations.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
+from bide.server.limits.request_bodies import Pause
+
 JSON = "application/json"
 
 ANY = "*/*"
@@ -49,6 +51,8 @@ class Operation(NamedTuple):
     """The type of the request's body."""
     decodes_body: bool = False
     """Whether the handler gets the decoded body."""
+    unpack: Callable[[bytes, Pause], Awaitable[Any]] | None = None
+    """Decodes a body in msgpack; `None`: it is always JSON."""
     takes_bytes: bool = False
     """Whether a body of any other content type is accepted as bytes."""
     query: Any = None

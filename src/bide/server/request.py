@@ -1,7 +1,7 @@
 """A request to an operation as it came, and how its head, its query and its body are decoded."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -12,8 +12,8 @@ from bide.engines.http.connection import MARK
 from bide.model.body import parse
 from bide.model.limits import MAX_QUERY
 from bide.server import wire
-from bide.server.limits.request_bodies import LargeBodies, RequestBody, check_json
-from bide.server.operation import JSON, Operation
+from bide.server.limits.request_bodies import LargeBodies, Pause, RequestBody, check_json
+from bide.server.operation import JSON, MSGPACK, Operation
 from bide.server.problem import UNREADABLE, Problem, invalid, of_decoding
 from bide.server.settings import Settings
 
@@ -45,6 +45,8 @@ class ApiRequest:
     body: RequestBody
     bodies: LargeBodies
     settings: Settings
+    pause: Pause = field(init=False)
+    """Lets other requests go on in a loop over the body, which was read."""
 
     def __post_init__(self) -> None:
         headers: dict[bytes, bytes] = dict(self.scope["headers"])
@@ -138,6 +140,14 @@ class ApiRequest:
         Raises:
             Problem: the body is not JSON, or a field is unknown or has another type.
         """
+        unpack = self.operation.unpack
+        if unpack is not None and self.content_type == MSGPACK:
+            data = await self.bytes()
+            try:
+                content: T = await unpack(data, self.pause)
+            except UNREADABLE as error:
+                raise of_decoding(error, kind) from None
+            return content
         data = await self.text()
         check_json(data)
         return decode(data, kind)
@@ -173,7 +183,9 @@ class ApiRequest:
                 field="content-encoding",
             )
         settings, length = self.settings, self.headers.get(b"content-length", b"0")
-        return await self.body.read(length, settings.max_request, settings.request_timeout)
+        data = await self.body.read(length, settings.max_request, settings.request_timeout)
+        self.pause = self.bodies.pauses()
+        return data
 
 
 def decode(data: bytes, kind: type[T]) -> T:

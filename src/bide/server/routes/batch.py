@@ -28,7 +28,7 @@ from bide.server.limits.decoding import BatchCommand, RequestBatch, unpack
 from bide.server.limits.request_bodies import Pause, check_count
 from bide.server.logs import Act, count_of
 from bide.server.operation import MSGPACK, Answer, Routes
-from bide.server.problem import UNREADABLE, ClientText, Problem, invalid, kind_of, of_decoding
+from bide.server.problem import ClientText, Problem, invalid, kind_of
 from bide.server.routes.undoing import execute
 from bide.server.service import own_names
 
@@ -53,8 +53,8 @@ class About(msgspec.Struct):
     """Patterns of the queues that the rights are for."""
 
 
-@route("batch", "POST", "/v1/batch", "", {200: Replies}, takes=RequestBatch, problems=(501, 507))
-async def batch(call: ApiCall) -> Answer:
+@route("batch", "POST", "/v1/batch", "", {200: Replies}, unpack=unpack, problems=(501, 507))
+async def batch(call: ApiCall, content: RequestBatch) -> Answer:
     """Execute commands.
 
     Each command needs the right of its own route. Accepts application/msgpack as well as
@@ -67,26 +67,15 @@ async def batch(call: ApiCall) -> Answer:
     whose answer is not known any more fails with `OutcomeUnknown`.
     """
     service, caller = call.service, call.visit.caller
-    binary = call.request.content_type == MSGPACK
-    if binary:
-        data = await call.request.bytes()
-        pause = service.large_bodies.pauses()
-        try:
-            request = await unpack(data, pause)
-        except UNREADABLE as error:
-            raise of_decoding(error, RequestBatch) from None
-    else:
-        request = await call.request.read(RequestBatch)
-        pause = service.large_bodies.pauses()
     if service.action_log.is_on:
         call.acts = [
-            Act(str(command.__struct_config__.tag), command.queue) for command in request.commands
+            Act(str(command.__struct_config__.tag), command.queue) for command in content.commands
         ]
     commands: list[Any] = []
     message_count = 0
     claimed_queues: set[str] = set()
-    for sent_command in request.commands:
-        command = await _for_store(call, sent_command, pause)
+    for sent_command in content.commands:
+        command = await _for_store(call, sent_command)
         commands.append(command)
         message_count += command.weight
         if isinstance(command, cmd.Claim):
@@ -95,7 +84,7 @@ async def batch(call: ApiCall) -> Answer:
     for queue in claimed_queues:
         await service.overdue_plans.before_claim(queue)
     with await call.visit.admitted(commands) as admitted:
-        answers = await _execute(call, request, admitted.commands)
+        answers = await _execute(call, content, admitted.commands)
     pause = service.large_bodies.pauses()
     replies = []
     room = cmd.MAX_BYTES  # for explanations, which name all workers of a queue
@@ -112,10 +101,10 @@ async def batch(call: ApiCall) -> Answer:
         act.messages = count_of(reply)
         if isinstance(reply, FailedReply):
             act.result = kind_of(reply.error)
-    content = Replies(replies, service.clock.now())
-    if binary:
-        return Answer(200, msgspec.msgpack.encode(content), content_type=MSGPACK)
-    return Answer(200, content)
+    answer_content = Replies(replies, service.clock.now())
+    if call.request.content_type == MSGPACK:
+        return Answer(200, msgspec.msgpack.encode(answer_content), content_type=MSGPACK)
+    return Answer(200, answer_content)
 
 
 async def _execute(call: ApiCall, request: RequestBatch, commands: Sequence[Any]) -> list[Any]:
@@ -218,13 +207,14 @@ async def _execute_composed(
         return error
 
 
-async def _for_store(call: ApiCall, command: BatchCommand, pause: Pause) -> Any:
+async def _for_store(call: ApiCall, command: BatchCommand) -> Any:
     """Check a command and return it for the store.
 
     Its queue gets the namespace, its actor the name of the token, its leases lose their secrets.
     """
     service, caller = call.service, call.visit.caller
-    queue = await validate.check(command, caller, service.settings.max_body, pause)
+    most = service.settings.max_body
+    queue = await validate.check(command, caller, most, call.request.pause)
     changes: dict[str, Any] = {"queue": queue, "actor": None}
     token = caller.name or caller.token or ""
     if not command.only_reads and command.actor is not None:

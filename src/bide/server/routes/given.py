@@ -174,7 +174,7 @@ async def many_of(call: ApiCall) -> wire.PutMany:
     data = await call.request.text()
     if len(data) <= LARGE:
         return decode(data, wire.PutMany)
-    pause, most = call.service.large_bodies.pauses(), call.service.settings.max_body
+    pause, most = call.request.pause, call.service.settings.max_body
     around, objects = await split(data, ESCAPED_BYTES * (most + MAX_HEADERS), pause)
     del data
     many = decode(around, wire.PutMany)

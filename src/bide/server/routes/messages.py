@@ -106,7 +106,6 @@ async def put_many(call: ApiCall) -> wire.OutcomesOut:
     All are stored in one transaction, or none.
     """
     many = await given.many_of(call)
-    pause = call.service.large_bodies.pauses()
     items: list[Item] = []
     field_count = 0
     for number, message in enumerate(many.messages):
@@ -114,7 +113,7 @@ async def put_many(call: ApiCall) -> wire.OutcomesOut:
         check_fields(field_count)
         with within(f"messages[{number}]"):
             items.append(await given.to_item(call, message))
-        await pause()
+        await call.request.pause()
     return wire.OutcomesOut(await _put_items(call, items, many.on_conflict))
 
 
