@@ -265,7 +265,8 @@ class Inbox:
             request = self.requests[0]
             batch.append(request)  # before it leaves: else an error here would lose it
             self.requests.popleft()
-            weight += request.command.weight
+            if most > 1:  # else none is weighed against others
+                weight += request.command.weight
         if batch and (self._threads or self._tasks):
             self.wake_callers()
         if self._loops_in_turn:  # a loop that was closed never calls `_end_turn`
