@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -118,16 +118,18 @@ def carry_out_once(
     answer is read, which may depend on them: of a claim, it has the messages that are still leased.
     """
     senders = Senders(session.run, session.now)
-    outcomes: dict[int, Reply | OutcomeUnknown] = {}  # by the place of the command
-    gathered: dict[int, Identity | None] = {}  # by place: commands to execute together
+    outcomes: list[Reply | OutcomeUnknown | None] = [None] * len(commands)
+    together: list[Command] = []  # to be executed
+    gathered: dict[int, Identity | None] = {}  # by place: the identity of each of them
     gathered_keys: set[tuple[str, int, int]] = set()  # sender, number and place of each
 
     def execute_gathered() -> None:
-        replies = session.carry_out_new(list(map(commands.__getitem__, gathered)))
+        replies = session.carry_out_new(together)
         for (place, identity), reply in zip(gathered.items(), replies, strict=True):
             outcomes[place] = reply
             if identity is not None:
                 senders.remember(identity, reply)
+        together.clear()
         gathered.clear()
         gathered_keys.clear()
 
@@ -146,7 +148,8 @@ def carry_out_once(
                 execute_gathered()
                 outcomes[place] = answer_again(session, commands[place].queue, kept)
                 continue
+        together.append(commands[place])
         gathered[place] = identity
     execute_gathered()
     senders.save()
-    return list(map(outcomes.__getitem__, range(len(commands))))
+    return cast("list[Reply | OutcomeUnknown]", outcomes)

@@ -182,8 +182,10 @@ def _identities(call: ApiCall, request: RequestBatch) -> list[Identity | None]:
     sender = sender_of(call.visit.caller, request.client)
     identities: list[Identity | None] = []
     for command, place in zip(commands, places, strict=True):
-        identity = Identity(sender, request.number, place, request.repeated)
-        identities.append(None if command.only_reads else identity)
+        identity = None
+        if not command.only_reads:
+            identity = Identity(sender, request.number, place, request.repeated)
+        identities.append(identity)
     return identities
 
 
