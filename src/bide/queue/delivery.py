@@ -8,7 +8,7 @@ from traceback import format_exception_only
 from typing import Any, Generic, Protocol, TypeVar
 
 from bide.lane.inbox import FOREVER
-from bide.lane.steps import Steps
+from bide.lane.steps import Steps, arun_steps, run_steps
 from bide.model.commands import Command, Lease, NextRun
 from bide.model.errors import BideError, Empty, InvalidArgument, WrongContext
 from bide.model.message import Message
@@ -361,7 +361,8 @@ class Take(_Take[Delivery]):
         return entered
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._queue._run(self._leave(error))
+        # Not by `_run`: of a queue that was closed within the block it would not begin.
+        run_steps(self._leave(error), self._queue._execute)
 
 
 class AsyncTake(_Take[AsyncDelivery]):
@@ -374,7 +375,7 @@ class AsyncTake(_Take[AsyncDelivery]):
         return entered
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        await self._queue._run(self._leave(error))
+        await arun_steps(self._leave(error), self._queue._execute)
 
 
 def reason_of(error: BaseException) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import bide
-from bide import Empty, LeaseLost, NewMessage, WrongContext
+from bide import Closed, Empty, LeaseLost, NewMessage, WrongContext
 from bide.testing.clock import FakeClock
 from tests.start import START
 
@@ -287,6 +287,29 @@ def test_what_went_wrong_in_the_block_counts_more_than_a_lost_lease(
             raise error
     assert "a was not given back: a could not be" in raised.value.__notes__[0]
     assert orders.get("a").state == "ready"
+
+
+def test_what_went_wrong_in_the_block_counts_more_than_that_it_closed_the_queue(
+    make: Any, orders: Any
+) -> None:
+    make().put(1, id="a")
+    with pytest.raises(ZeroDivisionError) as raised:  # noqa: PT012
+        with orders.take(wait=5):
+            orders.close()
+            1 / 0  # noqa: B018
+    assert "a was not given back: queue 'orders' was closed" in raised.value.__notes__[0]
+
+
+def test_a_take_whose_block_closed_the_queue_needs_it_only_to_settle(
+    make: Any, orders: Any
+) -> None:
+    make().put_many([1, 2])
+    with make() as other, other.take(wait=5) as delivery:
+        delivery.ack()
+        other.close()
+    with pytest.raises(Closed, match="'orders' was closed"):  # noqa: PT012
+        with orders.take(wait=5):
+            orders.close()
 
 
 def test_one_take_is_for_one_block_at_a_time(orders: Any) -> None:
