@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "bide.undoing",
         "bide.logs",
     },
-    "bide.within": {"bide.model", "bide.engines", "bide.logs"},
+    "bide.within": {"bide.model", "bide.engines", "bide.logs", "bide.threads"},
     "bide.outbox": {"bide.model", "bide.engines", "bide.lane", "bide.logs"},
     "bide.exports": {"bide.model", "bide.lane"},
     "bide.queue": {
@@ -51,6 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "bide.within",
         "bide.outbox",
         "bide.logs",
+        "bide.threads",
     },
     "bide.importing": {
         "bide.model",

@@ -26,13 +26,18 @@ The others hand what their work raises to the future, or the caller, that waits 
 """
 
 import _thread
+import asyncio
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from contextvars import copy_context
+from typing import TypeVar
 
 from bide.clock import Signal
 from bide.logs import logger
+
+T = TypeVar("T")
 
 PAUSE = 1.0
 """The minimum time in seconds from one restart of a thread to the next."""
@@ -166,3 +171,16 @@ class Background:
                 if time.monotonic() - died_at < PAUSE:
                     Signal().wait(PAUSE)
                 died_at = time.monotonic()
+
+
+async def in_thread(function: Callable[..., T], *arguments: object) -> T:
+    """Call a function that may wait in another thread, as `asyncio.to_thread` does.
+
+    Once the main thread has ended, Python has no threads for that, and the event loop waits.
+    """
+    loop, context = asyncio.get_running_loop(), copy_context()
+    try:
+        future = loop.run_in_executor(None, context.run, function, *arguments)
+    except RuntimeError:
+        return function(*arguments)
+    return await future

@@ -33,6 +33,7 @@ from bide.model import forks
 from bide.model.commands import Claim, Command, RetryCommand
 from bide.model.errors import BideError, Closed, OutcomeUnknown
 from bide.model.replies import Claimed, Reply
+from bide.threads import in_thread
 
 GREENLETS = not isinstance(_thread.start_new_thread, BuiltinFunctionType)
 """Whether gevent or eventlet makes greenlets of threads."""
@@ -200,7 +201,7 @@ class Lane(LaneThread):
         if command.only_reads and not in_order:
             if (reads := self._reads) is None:
                 # In a thread: opening a file or a connection would block the event loop.
-                reads = await asyncio.to_thread(self._reader)
+                reads = await in_thread(self._reader)
             if reads is not self:
                 return await reads.acall(command, owner)
         deadline = None if wait is None else self.clock.monotonic() + wait

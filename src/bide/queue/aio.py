@@ -40,6 +40,7 @@ from bide.queue.delivery import AsyncDelivery, AsyncTake
 from bide.queue.results import Imported
 from bide.queue.steps import loading
 from bide.queue.sync import Queue
+from bide.threads import in_thread
 from bide.undoing.changes import changing, in_store, taking_back
 from bide.undoing.recovering import recovering
 
@@ -116,7 +117,7 @@ class AsyncQueue(BaseQueue):
 
     async def close(self) -> None:
         """Async form of `Queue.close`."""
-        await asyncio.to_thread(self._close)  # it waits for running commands
+        await in_thread(self._close)  # it waits for running commands
 
     async def __aenter__(self) -> Self:
         if asyncio._get_running_loop() is None:
@@ -194,7 +195,7 @@ class AsyncQueue(BaseQueue):
 
     async def undo(self, undo: str) -> Undone:
         """Async form of `Queue.undo`."""
-        await asyncio.to_thread(self._lane.open)  # its steps ask what the store can do
+        await in_thread(self._lane.open)  # its steps ask what the store can do
         return await self._run(taking_back(self.name, undo, self._builder.actor, self._lane))
 
     async def _undoable(
@@ -205,12 +206,12 @@ class AsyncQueue(BaseQueue):
         by_id: bool = False,
     ) -> Undoable:
         """Make a bulk change that can be taken back; see `Queue._undoable`."""
-        await asyncio.to_thread(self._lane.open)
+        await in_thread(self._lane.open)
         return await self._run(changing(command, self._lane, where=where, by_id=by_id))
 
     async def _recovered(self, plan: Recovery, dry_run: bool) -> Recovered:
         """Carry out a plan; see `Queue.recover`."""
-        await asyncio.to_thread(self._lane.open)  # its steps ask what the store can do
+        await in_thread(self._lane.open)  # its steps ask what the store can do
         steps = recovering(
             self.name, plan, in_store(self._lane), actor=self._builder.actor, dry_run=dry_run
         )

@@ -1,10 +1,9 @@
 """Ask a whole store: which queues it has, which messages match, and which workers serve it."""
 
-import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
 from bide.clock import SYSTEM_CLOCK
@@ -28,6 +27,7 @@ from bide.observing.workers import (
 )
 from bide.queue.arguments import own_name
 from bide.queue.search import SearchPage, query_of, steps_in_store
+from bide.threads import in_thread
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -150,7 +150,7 @@ def _async_form(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]
 
     @wraps(function)
     async def call(*args: P.args, **options: P.kwargs) -> R:
-        return await asyncio.to_thread(function, *args, **options)
+        return await in_thread(partial(function, *args, **options))
 
     call.__name__ = call.__qualname__ = f"a{function.__name__}"
     call.__doc__ = f"Async form of `{function.__name__}`."

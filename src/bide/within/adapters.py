@@ -1,6 +1,5 @@
 """Commands on connections of the user's: an adapter for each library."""
 
-import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
@@ -9,6 +8,7 @@ from bide.engines.port import Guest, RemoteGuest
 from bide.model.commands import Command
 from bide.model.errors import WrongConnection
 from bide.model.replies import Reply
+from bide.threads import in_thread
 from bide.within.libraries import Kind, aborted, clear_errors, closed, kind_for, no_transaction
 
 _IDLE, _IN_ERROR = 0, 3
@@ -50,14 +50,14 @@ async def acarry_out(
     """Async form of `carry_out`."""
     adapter = _ASYNCHRONOUS[kind_for(guest, connection, blocks=False)]
     if not guest.is_open:
-        await asyncio.to_thread(guest.open)  # it may wait for the disk or the network
+        await in_thread(guest.open)  # it may wait for the disk or the network
     try:
         return await adapter(connection, guest, commands, now)
     except WrongConnection:
         if guest.is_open:
             raise
     # The guest has closed itself: see `carry_out`.
-    await asyncio.to_thread(guest.open)
+    await in_thread(guest.open)
     return await adapter(connection, guest, commands, now)
 
 

@@ -307,7 +307,7 @@ def test_a_take_whose_block_closed_the_queue_needs_it_only_to_settle(
     with make() as other, other.take(wait=5) as delivery:
         delivery.ack()
         other.close()
-    with pytest.raises(Closed, match="'orders' was closed"):  # noqa: PT012
+    with pytest.raises(Closed, match="'orders' was closed"):
         with orders.take(wait=5):
             orders.close()
 

@@ -285,6 +285,43 @@ def test_greenlets_share_a_queue(kind: str, request: pytest.FixtureRequest, tmp_
             assert queue.audit()
 
 
+AFTER_THE_MAIN_THREAD = """
+import asyncio, sys, threading
+
+import bide
+
+
+async def main():
+    async with bide.AsyncQueue("orders", "sqlite:///" + sys.argv[1], keep="1h") as orders:
+        await orders.put(1, id="a")
+        print(await orders.counts())
+        print(await orders.purge(state="ready", undo=True))
+        print(await bide.aqueues("sqlite:///" + sys.argv[1]))
+
+
+def run():
+    threading.main_thread().join()
+    asyncio.run(main())
+
+
+threading.Thread(target=run).start()
+"""
+
+
+def test_a_loop_that_outlives_the_main_thread_uses_a_queue(tmp_path: Path) -> None:
+    child = subprocess.run(
+        [sys.executable, "-c", AFTER_THE_MAIN_THREAD, tmp_path / "bide.db"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.stderr == ""
+    counts, purged, queues = child.stdout.splitlines()
+    assert "ready=1" in counts
+    assert purged.startswith("1")
+    assert "orders" in queues
+
+
 async def use_a_queue() -> None:
     async with bide.AsyncQueue("orders", "memory://") as orders:
         await orders.put(1)
