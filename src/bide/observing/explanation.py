@@ -360,9 +360,11 @@ class Explanation(msgspec.Struct, frozen=True):
         if facts.until <= facts.now:
             if facts.stopping is not None:
                 return Cause("lapsed", "lapsed stopping", values)
-            if facts.successor is None:
-                return Cause("lapsed", "lapsed", values)
-            return Cause("lapsed", "lapsed successor", {**values, "due": facts.successor})
+            if facts.successor is not None:
+                return Cause("lapsed", "lapsed successor", {**values, "due": facts.successor})
+            is_last = facts.attempt >= facts.attempts and self.run is None
+            attempts = {"attempt": facts.attempt, "attempts": facts.attempts}
+            return Cause("lapsed", "lapsed last" if is_last else "lapsed", values | attempts)
         if facts.since is None:
             return Cause("leased", "leased before", values)
         values |= {"extended": facts.extended, **self._since(facts.since)}

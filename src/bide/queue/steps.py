@@ -17,6 +17,7 @@ from bide.model.commands import (
     Cancel,
     CloseGroup,
     Edit,
+    Explain,
     Find,
     History,
     Purge,
@@ -26,11 +27,12 @@ from bide.model.commands import (
     Where,
 )
 from bide.model.ended import End
-from bide.model.errors import AccessDenied
+from bide.model.errors import AccessDenied, NotEnded
 from bide.model.message import Message
 from bide.model.replies import (
     Affected,
     Ends,
+    Explained,
     Found,
     GroupsClosed,
     Outcome,
@@ -130,13 +132,24 @@ def ending(command: History) -> Steps[list[End]]:
 
 
 def resulting(command: History, result_type: Any) -> Steps[Any]:
-    """Return the result of a message; while a worker holds it, the error says how far that is."""
+    """Return the result of a message.
+
+    While a worker holds it, the error says how far that is; after a lease that is over, what
+    follows: the state is "leased" until the next claim.
+
+    Raises:
+        NotEnded: it is still in the queue.
+    """
     reply = yield from known_ends(command)
     progress = None
     if reply.state == "leased":
-        lookup: Found = yield Find(command.queue, [command.id])
-        message = lookup.messages[0]
-        progress = None if message is None else message.progress
+        facts: Explained = yield Explain(command.queue, command.id)
+        if facts.until is not None and facts.until <= facts.now:
+            from bide.observing.explanation import Explanation  # here: most leases are good
+
+            explanation = Explanation(command.id, command.queue, facts)
+            raise NotEnded(f"{command.id} has no result yet: {explanation}")
+        progress = facts.progress
     return result_in(command.id, reply, result_type, progress)
 
 

@@ -1205,7 +1205,8 @@ class Queue(BaseQueue):
             The result; `None` if it was acked without one.
 
         Raises:
-            NotEnded: the message is still in the queue; the text says what its worker reports.
+            NotEnded: the message is still in the queue; the text says what its worker reports, or
+                what follows after a lease that is over.
             NotAcked: it died, expired, was cancelled, purged or moved; its `end` says more.
             NotRemembered: there is no such message, and nothing is remembered of it.
             InvalidArgument: the result does not fit `type`.

@@ -203,6 +203,25 @@ def test_a_result_is_returned_and_typed(make: Make) -> None:
         orders.ack([], [1])
 
 
+def test_without_a_result_the_error_says_what_follows_after_a_lease_that_is_over(
+    make: Make, clock: FakeClock
+) -> None:
+    orders = make(holder="w1")
+    orders.put(1, id="again", attempts=2)
+    orders.put(1, id="last", attempts=1)
+    orders.claim(2, lease=30)
+    clock.advance(31)
+    with pytest.raises(bide.NotEnded) as again:
+        orders.result("again")
+    begin, end = str(again.value).split(" ended at ")
+    assert begin == "again has no result yet: the lease of w1 on again"
+    assert end.endswith(" UTC; the next claim returns the message to the queue")
+    with pytest.raises(bide.NotEnded, match="in attempt 1 of 1; the next claim makes it a dead le"):
+        orders.result("last")
+    assert [delivery.id for delivery in orders.claim(2)] == ["again"]
+    assert orders.get("last").state == "dead"
+
+
 @pytest.mark.parametrize(
     ("result", "why"),
     [

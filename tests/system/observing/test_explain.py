@@ -218,7 +218,23 @@ def test_a_lease_tells_since_when_and_until_when(store: Store) -> None:
     delivery.extend("1m")
     assert orders.explain("a").sentence.endswith("lease extensions so far: 1")
     store.clock.advance(61)
-    assert orders.explain("a").reasons == ("lapsed",)
+    told = orders.explain("a")
+    assert told.reasons == ("lapsed",)
+    assert told.sentence.endswith("; the next claim returns the message to the queue")
+
+
+def test_a_lease_that_is_over_tells_that_the_attempt_was_the_last_one(store: Store) -> None:
+    orders = store.queue()
+    orders.put(1, id="a", attempts=2)
+    for _ in range(2):
+        orders.claim(lease="1m")
+        store.clock.advance(61)
+    told = orders.explain("a")
+    assert told.reasons == ("lapsed",)
+    assert told.sentence.endswith("in attempt 2 of 2; the next claim makes it a dead letter")
+    assert told.in_language("zh").endswith("下一次领取会把它变为死信")
+    orders.claim()
+    assert orders.explain("a").reasons == ("dead",)
 
 
 def test_a_lease_tells_of_progress_and_of_who_has_asked_to_stop(store: Store) -> None:
