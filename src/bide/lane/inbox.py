@@ -27,11 +27,12 @@ LIMIT = 10_000
 """The maximum number of waiting commands; further callers wait."""
 
 
-def is_empty(reply: Reply) -> bool:
-    """Tell whether to wait after a reply: it has no message, or the message has not ended."""
+def is_empty(command: Command, reply: Reply) -> bool:
+    """Tell whether to wait after a reply: it has no message, or a watched one has not ended."""
     if isinstance(reply, Claimed):
         return not reply.messages
-    return isinstance(reply, Ends) and reply.state in PENDING
+    is_watch = isinstance(command, History) and command.watch
+    return is_watch and isinstance(reply, Ends) and reply.state in PENDING
 
 
 FOREVER = float("inf")
@@ -85,7 +86,7 @@ class LaneRequest(msgspec.Struct, eq=False):
         """
         reply = self.reply
         has_died = isinstance(reply, Claimed) and reply.died and self.deadline == FOREVER
-        return reply is not None and is_empty(reply) and not has_died
+        return reply is not None and is_empty(self.command, reply) and not has_died
 
     def give_up(self, now: int) -> None:
         """End the wait: take the last reply, or for a claim one without messages.

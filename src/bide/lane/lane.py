@@ -96,7 +96,7 @@ class Lane(LaneThread):
             return reads.call(command, owner)
         try:
             reply = self._execute_now(command, identity)
-            if reply is None or (wait and is_empty(reply)):
+            if reply is None or (wait and is_empty(command, reply)):
                 deadline = None if wait is None else self.clock.monotonic() + wait
                 reply = self._submit_and_wait(BlockingRequest(command, owner, deadline, identity))
             return reply

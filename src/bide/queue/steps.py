@@ -27,7 +27,7 @@ from bide.model.commands import (
     Where,
 )
 from bide.model.ended import End
-from bide.model.errors import AccessDenied, NotEnded
+from bide.model.errors import AccessDenied, InvalidArgument, NotEnded
 from bide.model.message import Message
 from bide.model.replies import (
     Affected,
@@ -139,10 +139,13 @@ def resulting(command: History, result_type: Any) -> Steps[Any]:
 
     Raises:
         NotEnded: it is still in the queue.
+        InvalidArgument: the command waits, for one run of a message that repeats.
     """
     reply = yield from known_ends(command)
     progress = None
-    if reply.state == "leased":
+    if reply.state is None and not reply.ends and "@" in command.id:
+        reply = yield from pending_run(command)
+    elif reply.state == "leased":
         facts: Explained = yield Explain(command.queue, command.id)
         if facts.until is not None and facts.until <= facts.now:
             from bide.observing.explanation import Explanation  # here: most leases are good
@@ -151,6 +154,31 @@ def resulting(command: History, result_type: Any) -> Steps[Any]:
             raise NotEnded(f"{command.id} has no result yet: {explanation}")
         progress = facts.progress
     return result_in(command.id, reply, result_type, progress)
+
+
+def pending_run(command: History) -> Steps[Ends]:
+    """Return the state of a run that has not ended, if an id names the run that is next.
+
+    Raises:
+        InvalidArgument: the caller waits for its end. A queue remembers under the id of the message
+            when a run was due last, so a run that is tried again could be awaited in vain.
+    """
+    from bide.model.runs import named_run  # here: most messages do not repeat
+
+    run = named_run(command.id)
+    if run is None:
+        return Ends(None, [])
+    id, due = run
+    lookup: Found = yield Find(command.queue, [id])
+    (message,) = lookup.messages
+    if message is None or not message.repeats or due not in (message.due, message.planned):
+        return Ends(None, [])
+    if command.watch:
+        raise InvalidArgument(
+            f"wait= waits for the end of a message, and {command.id} is one run of {id!r}, which "
+            "repeats; ask without wait= when the run is over"
+        )
+    return Ends(message.state, [])
 
 
 def stopping_all(command: Cancel) -> Steps[Cancelled]:

@@ -1209,7 +1209,8 @@ class Queue(BaseQueue):
                 what follows after a lease that is over.
             NotAcked: it died, expired, was cancelled, purged or moved; its `end` says more.
             NotRemembered: there is no such message, and nothing is remembered of it.
-            InvalidArgument: the result does not fit `type`.
+            InvalidArgument: the result does not fit `type`; or `wait` is given, and the id is that
+                of one run of a message that repeats, which has not ended.
         """
         seconds = wait_seconds(wait)
         command = self._builder.history(id, watch=bool(seconds))

@@ -179,6 +179,23 @@ def test_each_run_has_its_result(reminders: bide.Queue) -> None:
         reminders.result("ann@2020-01-01T00:00:00.000Z")
 
 
+def test_nobody_waits_in_vain_for_the_end_of_one_run(reminders: bide.Queue) -> None:
+    reminders.configure(result_ttl="1h")
+    reminders.put("x", id="ann", repeat=bide.Every("1h"))
+    message = reminders.get("ann")
+    assert message is not None
+    run = f"ann@{iso(message.due)}"
+    with pytest.raises(bide.NotEnded, match=rf"^{run} is delayed; it has no result yet$"):
+        reminders.result(run)
+    with pytest.raises(bide.InvalidArgument, match=rf"{run} is one run of 'ann', which repeats"):
+        reminders.result(run, wait="1h")
+    with pytest.raises(bide.NotRemembered):
+        reminders.result("ann@2020-01-01T00:00:00.000Z", wait="1h")
+    reminders.cancel("ann")
+    with pytest.raises(bide.NotAcked):
+        reminders.result(run, wait="1h")
+
+
 def test_a_cancel_of_a_run_under_way_ends_the_message_after_it(reminders: bide.Queue) -> None:
     reminders.put("x", id="ann", repeat=HOURLY, at=some_hours_ago(0.5))
     (delivery,) = reminders.claim()
