@@ -231,10 +231,9 @@ class AsyncQueue(BaseQueue):
         if within is not None and (guest := self._guest(command, within)) is not None:
             from bide.within import acarry_out  # here: most programs join no transaction
 
-            if (settings := self._settings_apart(guest, command)) is not None:
+            if self._settings_go_apart(guest, command):
                 with suppress(StoreBusy):  # the transaction itself has made the queue: it joins
-                    await self._lane.acall(settings, self)
-                    self._unsent_settings = None
+                    await in_thread(self._send_settings)
             with self._joining(command) as commands:
                 reply = (await acarry_out(within, guest, commands, self._now()))[-1]
             return reply if result_of is None else result_of(reply)
@@ -242,8 +241,7 @@ class AsyncQueue(BaseQueue):
             raise self._was_closed()
         lane = self._lane
         if self._unsent_settings is not None and not command.only_reads:
-            await lane.acall(self._unsent_settings, self)
-            self._unsent_settings = None
+            await in_thread(self._send_settings)
         if type(command) is Put and spans.are_possible():
             with spans.sending(command) as traced_command:
                 reply = await lane.acall(traced_command, self)

@@ -1,5 +1,6 @@
 """What `Queue` and `AsyncQueue` share: the name, the store, joining a transaction, closing."""
 
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane, replace_lanes
 from bide.model.commands import Ack, BuryCommand, Command, Put, Renew, RetryCommand
 from bide.model.errors import Closed, Unsupported
-from bide.model.forks import notice_fork
+from bide.model.forks import in_child, notice_fork
 from bide.model.identity import actor_of, check_name
 from bide.model.limits import MAX_BODY
 from bide.model.times import Duration, Rate
@@ -71,6 +72,8 @@ class BaseQueue:
         )
         self._settings = None if settings == self._builder.configure() else settings
         """The command that sets what the caller has given; `None`: nothing."""
+        self._settings_turn = threading.RLock()
+        """Held by the thread that sends the settings; the others wait for it."""
         self._own_clock = clock
         self._absolute_url = absolute(self._url)  # the program may go to another directory
         self._use(open_lane(self._url, clock))
@@ -151,8 +154,28 @@ class BaseQueue:
             )
         return outbox(dialect_of(within))
 
-    def _settings_apart(self, guest: Guest, command: Command) -> Command | None:
-        """Return the settings to send before a command of a user's transaction; `None`: none.
+    def _send_settings(self) -> None:
+        """Send the settings, unless they were sent: one caller does, and others wait until it has.
+
+        Else a second caller, who began together with it, would undo what the first one sets next.
+        """
+        notice_fork()
+        turn = self._settings_turn
+        try:
+            if not turn.acquire(blocking=False):
+                refuse_to_wait()
+                turn.acquire()
+            if self._unsent_settings is not None:
+                self._lane.call(self._unsent_settings, self)
+                self._unsent_settings = None
+        finally:
+            try:  # not `suppress`: an interrupt at its call would leave the turn taken
+                turn.release()
+            except RuntimeError:  # it was not taken
+                pass
+
+    def _settings_go_apart(self, guest: Guest, command: Command) -> bool:
+        """Whether the settings are to be sent before a command of a user's transaction.
 
         On PostgreSQL they would lock the row of the queue until the user's commit. Elsewhere they
         are part of the transaction: in SQLite it may have locked the file, and an outbox is there
@@ -163,7 +186,7 @@ class BaseQueue:
             command: the command.
         """
         is_apart = guest.dialect == "postgresql" and guest is guest_of(self._absolute_url)
-        return self._unsent_settings if is_apart and not isinstance(command, SETTLES) else None
+        return is_apart and self._unsent_settings is not None and not isinstance(command, SETTLES)
 
     @contextmanager
     def _joining(self, command: Command) -> Iterator[list[Command]]:
@@ -199,6 +222,13 @@ class BaseQueue:
             return
         self._lane.release(self)
         close_lane(self._lane)
+
+
+@in_child
+def _renew_turns() -> None:
+    """In the child of a fork: a thread of the parent may have had the turn to send settings."""
+    for queue in list(open_queues):
+        queue._settings_turn = threading.RLock()
 
 
 @contextmanager

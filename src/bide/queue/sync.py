@@ -1280,10 +1280,9 @@ class Queue(BaseQueue):
         if within is not None and (guest := self._guest(command, within)) is not None:
             from bide.within import carry_out  # here: most programs join no transaction
 
-            if (settings := self._settings_apart(guest, command)) is not None:
+            if self._settings_go_apart(guest, command):
                 with suppress(StoreBusy):  # the transaction itself has made the queue: it joins
-                    self._lane.call(settings, self)
-                    self._unsent_settings = None
+                    self._send_settings()
             with self._joining(command) as commands:
                 reply = carry_out(within, guest, commands, self._now())[-1]
             return reply if result_of is None else result_of(reply)
@@ -1296,8 +1295,7 @@ class Queue(BaseQueue):
             )
         lane = self._lane
         if self._unsent_settings is not None and not command.only_reads:
-            lane.call(self._unsent_settings, self)
-            self._unsent_settings = None
+            self._send_settings()
         if type(command) is Put and spans.are_possible():
             with spans.sending(command) as traced_command:
                 reply = lane.call(traced_command, self)

@@ -22,8 +22,10 @@ from bide.lane.lane import Lane
 from bide.model.commands import Configure
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
-from bide.testing.hooks import lane_of
+from bide.testing.hooks import count_submitted, lane_of
+from tests.start import START
 from tests.unit.lane.commands import PATIENCE, spawn, waiting
+from tests.waiting import until
 
 CALLS: list[Callable[[Any], Any]] = [
     lambda q: q.put(1),
@@ -152,12 +154,19 @@ def test_a_queue_cannot_be_sent_to_another_process(face: Any) -> None:
     queue._close()
 
 
+def use(queue: bide.Queue | bide.AsyncQueue, engine: FlakyEngine) -> Lane:
+    """Let a queue use an engine; return its lane."""
+    lane = Lane(lambda: engine, FakeClock(START))
+    queue._use(lane)
+    return lane
+
+
 def test_what_the_constructor_was_told_is_not_lost_when_the_store_was_busy(
     clock: FakeClock,
 ) -> None:
     engine = FlakyEngine(MemoryEngine())
     queue = bide.Queue("orders", "memory://busy", keep="1h", clock=clock)
-    queue._use(Lane(lambda: engine, clock))
+    use(queue, engine)
     queue.counts()
     assert engine.batches != [[Configure("orders", keep=3_600_000)]]
     engine.fail(StoreBusy("locked"), when=lambda command: isinstance(command, Configure))
@@ -170,6 +179,84 @@ def test_what_the_constructor_was_told_is_not_lost_when_the_store_was_busy(
     assert len(told) == 2
     queue.close()
     lane_of(queue).close()
+
+
+def settings_sent(engine: FlakyEngine) -> int:
+    """Return how often the settings of the constructor were sent."""
+    sent = [command for batch in engine.batches for command in batch]
+    return sum(isinstance(one, Configure) and one.keep == 3_600_000 for one in sent)
+
+
+def is_within(thread: int, *functions: str) -> bool:
+    """Return whether a thread is in one of these functions, and not in what it calls."""
+    return sys._current_frames()[thread].f_code.co_name in functions
+
+
+def test_of_threads_that_begin_together_one_sends_what_the_constructor_was_told(
+    clock: FakeClock,
+) -> None:
+    engine = FlakyEngine(MemoryEngine())
+    queue = bide.Queue("orders", "memory://together", keep="1h", clock=clock)
+    lane = use(queue, engine)
+    idents: list[int] = []
+
+    def put() -> bide.Outcome:
+        idents.append(threading.get_ident())
+        return queue.put(1)
+
+    with engine.held():
+        first = spawn(queue.configure, keep=0)
+        engine.wait_until_held()
+        second = spawn(put)
+        until(lambda: count_submitted(lane) or (idents and is_within(idents[0], "_send_settings")))
+    assert first.result(PATIENCE).keep == 0
+    assert second.result(PATIENCE)
+    assert settings_sent(engine) == 1
+    assert queue.counts().keep == 0
+    queue.close()
+    lane.close()
+
+
+def test_of_tasks_that_begin_together_one_sends_what_the_constructor_was_told(
+    clock: FakeClock,
+) -> None:
+    engine = FlakyEngine(MemoryEngine())
+    queue = bide.AsyncQueue("orders", "memory://together", keep="1h", clock=clock)
+    lane = use(queue, engine)
+
+    async def main() -> int:
+        async with queue:
+            await asyncio.gather(queue.configure(keep=0), queue.put(1), queue.put(2))
+            return (await queue.counts()).keep
+
+    assert asyncio.run(main()) == 0
+    assert settings_sent(engine) == 1
+    lane.close()
+
+
+def test_who_is_waited_for_does_not_wait_for_the_settings(clock: FakeClock) -> None:
+    """Else the thread of the lane would wait for the one that waits for it."""
+    engine = FlakyEngine(MemoryEngine())
+    queue = bide.Queue("orders", "memory://logging", keep="1h", clock=clock)
+    lane = use(queue, engine)
+    logging_engine = FlakyEngine(MemoryEngine())
+    logging_lane = Lane(lambda: logging_engine, clock)
+
+    def log() -> StoreBusy:
+        with pytest.raises(WrongContext, match="use the queue after it"):
+            queue.put(2)
+        return StoreBusy("logged")
+
+    logging_engine.fail(log)
+    with engine.held():
+        first = spawn(queue.put, 1)
+        engine.wait_until_held()
+        with pytest.raises(StoreBusy, match="logged"):
+            logging_lane.call(Configure("orders"))
+    assert first.result(PATIENCE)
+    queue.close()
+    lane.close()
+    logging_lane.close()
 
 
 def test_who_only_looks_changes_no_setting(make: Any) -> None:
