@@ -3,7 +3,7 @@
 import importlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 from urllib.parse import SplitResult
 
 import msgspec
@@ -38,6 +38,16 @@ LONGEST = 20.0
 
 EXAMPLES = 3
 """The maximum number of unreadable messages that are named; after them reading stops."""
+
+
+class Unreadable(NamedTuple):
+    """What a search for damage has found."""
+
+    name: str
+    """Of the message, and of its queue where a store can tell it."""
+    is_end: bool = False
+    """Whether it is what is remembered of its end, and not the message itself."""
+
 
 Examine = Callable[[SplitResult, float], Sequence[Finding]]
 """`examine` of the module `doctor` of an engine: it gets the URL, and the seconds for which to read
@@ -74,35 +84,38 @@ def examine(url: str, longest: float = LONGEST) -> list[Finding]:
 
 
 def of_messages(
-    search: Iterable[str | None], longest: float, shown: str, what: str, where: str
+    search: Iterable[Unreadable | None], longest: float, shown: str, what: str, where: str
 ) -> Iterator[Finding]:
-    """Search a store for messages that cannot be read; yield one finding of all of them.
+    """Search a store for messages that cannot be read; yield a finding of all of them, and
+    one of those of whose ends that is so.
 
     If the time was too short to look at all messages, yield a finding that says so.
 
     Args:
-        search: looks at more messages with each step. It yields the name of one that cannot be
-            read, or `None`, and may raise `TimeoutError`.
+        search: looks at more messages with each step. It yields one that cannot be read, or
+            `None`, and may raise `TimeoutError`.
         longest: how many seconds the search may take.
         shown: the store, for the texts.
         what: what cannot be read, for the text: "rows" or "records".
         where: where another program has written to, for the text: "tables" or "keys".
     """
     until = time.monotonic() + longest
-    unreadable_names: set[str] = set()
+    found: set[Unreadable] = set()
     has_seen_all = True
     try:
-        for name in search:
-            if name is not None:
-                unreadable_names.add(name)
-            if len(unreadable_names) == EXAMPLES:
+        for damage in search:
+            if damage is not None:
+                found.add(damage)
+            if len(found) == EXAMPLES:
                 break
             if time.monotonic() > until:
                 raise TimeoutError
     except TimeoutError:
         has_seen_all = False
-    if unreadable_names:
-        yield unreadable(f"{what} of messages in {shown}", sorted(unreadable_names), where)
+    if names := sorted(damage.name for damage in found if not damage.is_end):
+        yield unreadable(f"{what} of messages in {shown}", names, where)
+    if names := sorted(damage.name for damage in found if damage.is_end):
+        yield unreadable_ends(shown, names, where)
     if not has_seen_all:
         yield too_large(shown, longest)
 
@@ -114,6 +127,16 @@ def unreadable(what: str, names: Sequence[str], where: str) -> Finding:
         f"{what} cannot be read: {', '.join(names)}",
         "handlers fail with them, or they become dead letters when they are due",
         f"look at them with bide get and bide dead, and find what wrote to bide's {where}",
+    )
+
+
+def unreadable_ends(shown: str, names: Sequence[str], where: str) -> Finding:
+    """Return the finding of messages to whose ends something else has written."""
+    return Finding(
+        "warning",
+        f"what is remembered of ended messages in {shown} cannot be read: {', '.join(names)}",
+        "how they ended, and their results, are not known",
+        f"find what wrote to bide's {where}; it is forgotten with the history of the queue",
     )
 
 

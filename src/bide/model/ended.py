@@ -27,6 +27,9 @@ KEPT_ENDS = 20
 """How many ends of messages with the same id a queue remembers: the last ones."""
 
 
+UNREADABLE_END = "what the queue remembers of the end of this message cannot be read"
+
+
 class Attempt(msgspec.Struct, frozen=True, gc=False):
     """One delivery of a message that has ended. Times are Unix milliseconds."""
 
@@ -103,6 +106,20 @@ class Ended(End, frozen=True, gc=False, omit_defaults=True, kw_only=True):
         """
         values = {name: getattr(end, name) for name in End.__struct_fields__}
         return cls(id=id, **{**values, "result": None})
+
+    @classmethod
+    def unreadable(cls, id: str, moment: int) -> "Ended":
+        """Return the entry of a message of which it can only be read when it ended, as of a dead
+        letter: a message whose record cannot be read is one, too.
+
+        Args:
+            id: of the message.
+            moment: when it ended, in Unix milliseconds.
+        """
+        failures = (Failure(0, moment, "", UNREADABLE_END),)
+        return cls(
+            id=id, how="dead", moment=moment, by=None, due=moment, attempt=0, failures=failures
+        )
 
     @property
     def ended_at(self) -> datetime:

@@ -18,7 +18,7 @@ import redis
 import bide
 from bide.engines.findings import EXAMPLES, LONGEST, examine
 from bide.engines.postgres.settings import read_url
-from bide.engines.redis.layout import records_key, shard_of, slot_of
+from bide.engines.redis.layout import ended_key, records_key, shard_of, slot_of
 from bide.engines.sqlite import doctor as sqlite_doctor
 from bide.model.errors import InvalidArgument, NotAStore, StoreUnavailable, Unsupported
 from tests.cluster import RedisCluster
@@ -388,6 +388,26 @@ def test_messages_on_a_server_that_cannot_be_read(kind: str, server: str) -> Non
     found = told(server)
     assert level(found, "'m0008'") is None
     assert level(found, "cannot be read: 'm0901' in queue 'orders'") == "warning"
+
+
+def test_ends_on_redis_that_cannot_be_read(redis_url: Callable[[], str]) -> None:
+    url = redis_url()
+    with bide.Queue("orders", url, history="1h") as orders:
+        orders.put_many(bide.NewMessage(body=1, id=id) for id in ("a", "b"))
+        orders.purge(state="ready")
+        assert level(told(url), "cannot be read") is None
+        with closing(redis.Redis.from_url(url)) as client:
+            assert client.hset(ended_key("orders"), "a", b"something else") == 0
+        assert [(ended.id, ended.how) for ended in orders.ended()] == [
+            ("a", "dead"),
+            ("b", "purged"),
+        ]
+        [(what, degree)] = [
+            (what, degree) for what, degree in told(url).items() if "cannot be read" in what
+        ]
+        assert degree == "warning"
+        assert what.startswith("what is remembered of ended messages in ")
+        assert what.endswith("cannot be read: 'a' in queue 'orders'")
 
 
 def test_some_of_many_messages_that_cannot_be_read_are_named(kind: str, server: str) -> None:

@@ -8,7 +8,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import namedtuple_row
 
-from bide.engines.findings import Finding, findings, of_messages, other_version
+from bide.engines.findings import Finding, Unreadable, findings, of_messages, other_version
 from bide.engines.postgres.bounded_connection import patient
 from bide.engines.postgres.faults import translate
 from bide.engines.postgres.reading import is_readable
@@ -343,7 +343,7 @@ def _messages(
 
 def _unreadable(
     connection: psycopg.Connection[Any], query: sql.Composed, longest: float
-) -> Iterator[str | None]:
+) -> Iterator[Unreadable | None]:
     """Yield the messages that cannot be read, and `None` after each page of rows.
 
     Raises:
@@ -359,7 +359,7 @@ def _unreadable(
             while rows := cursor.fetchmany(PAGE):
                 for queue, id, *texts in rows:
                     if not is_readable(*texts):
-                        yield f"{id!r} in queue {queue!r}"
+                        yield Unreadable(f"{id!r} in queue {queue!r}")
                 yield None
     except psycopg.errors.QueryCanceled as error:
         raise TimeoutError from error

@@ -447,8 +447,16 @@ def list_ended(batch: PostgresBatch, command: cmd.ListEnded) -> Reply:
         max_bytes=command.max_bytes,
     )
     rows, place = answer
-    messages = [Ended(id=id, **_end_fields(*row)) for id, *row in rows]
+    messages = [_as_ended(*row) for row in rows]
     return ended_page(command, messages if place is None else [*messages, EndPosition(*place)])
+
+
+def _as_ended(id: str, how: int, moment: int, *columns: Any) -> Ended:
+    """Return an entry of a list of ended messages, of the columns that tell the end."""
+    try:
+        return Ended(id=id, **_end_fields(how, moment, *columns))
+    except (*DAMAGED, IndexError):
+        return Ended.unreadable(id, moment)
 
 
 def is_awaited(command: cmd.History, reply: object) -> bool:

@@ -8,10 +8,11 @@ import redis
 from redis.cluster import ClusterNode
 from redis.connection import SSLConnection
 
-from bide.engines.findings import Finding, findings, of_messages
+from bide.engines.findings import Finding, Unreadable, findings, of_messages
 from bide.engines.redis import layout
 from bide.engines.redis.dangers import SETTINGS, cut_off, is_too_old, of_sentinels, of_server
 from bide.engines.redis.faults import no_connection
+from bide.engines.redis.reads import decode_ends
 from bide.engines.redis.sentinel import Address, Sentinels
 from bide.engines.redis.settings import RedisSettings, read_url, shown_address
 
@@ -194,8 +195,8 @@ Send = Callable[..., Any]
 """Sends a command, and returns what comes back."""
 
 
-def _damage(send: Send, *, clustered: bool) -> Iterator[str | None]:
-    """Yield what cannot be read, and `None` after each page of records."""
+def _damage(send: Send, *, clustered: bool) -> Iterator[Unreadable | None]:
+    """Yield what cannot be read, and `None` for each record or end that can."""
     version_keys, queues_keys = (
         layout.copies(key) if clustered else (key,) for key in (layout.VERSION, layout.QUEUES)
     )
@@ -207,22 +208,39 @@ def _damage(send: Send, *, clustered: bool) -> Iterator[str | None]:
         for shard in range(layout.SHARDS):
             if not send("EXISTS", layout.meta_key(queue, shard)):
                 break
-            yield from _records(send, queue, layout.records_key(queue, shard))
+            records = layout.records_key(queue, shard)
+            for id, record in _entries(send, records):
+                yield _unreadable_record(queue, id, record)
+            for id, ends in _entries(send, layout.ended_key(queue, shard)):
+                yield _unreadable_end(queue, id, ends)
 
 
-def _records(send: Send, queue: str, key: bytes) -> Iterator[str | None]:
-    """Yield the same of the records under a key."""
+def _entries(send: Send, key: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield ids and what a hash has of each."""
     cursor, count = 0, FEWEST_RECORDS
     while True:
-        cursor, records = send("HSCAN", key, cursor, "COUNT", count)
-        for id, record in records.items():
-            name = id.decode(errors="backslashreplace")
-            try:
-                layout.read_record(queue, name, record, 0)
-            except layout.DAMAGED:
-                yield f"{name!r} in queue {queue!r}"
-        yield None
+        cursor, entries = send("HSCAN", key, cursor, "COUNT", count)
+        for id, entry in entries.items():
+            yield id.decode(errors="backslashreplace"), entry
         if not cursor:
             return
-        mean_bytes = sum(map(len, records.values())) // (len(records) or 1) + 1
+        mean_bytes = sum(map(len, entries.values())) // (len(entries) or 1) + 1
         count = min(max(PAGE_BYTES // mean_bytes, FEWEST_RECORDS), MOST_RECORDS)
+
+
+def _unreadable_record(queue: str, id: str, record: bytes) -> Unreadable | None:
+    """Return a message if its record cannot be read; else `None`."""
+    try:
+        layout.read_record(queue, id, record, 0)
+    except layout.DAMAGED:
+        return Unreadable(f"{id!r} in queue {queue!r}")
+    return None
+
+
+def _unreadable_end(queue: str, id: str, ends: bytes) -> Unreadable | None:
+    """Return a message if what is remembered of its ends cannot be read; else `None`."""
+    try:
+        decode_ends(ends)
+    except layout.DAMAGED:
+        return Unreadable(f"{id!r} in queue {queue!r}", is_end=True)
+    return None

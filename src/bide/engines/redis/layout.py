@@ -101,6 +101,11 @@ def records_key(queue: str, shard: int = 0) -> bytes:
     return f"{_prefix(queue, shard)}records".encode()
 
 
+def ended_key(queue: str, shard: int = 0) -> bytes:
+    """Return the key of the hash with a shard's ends: id to the last ends of its messages."""
+    return f"{_prefix(queue, shard)}ended".encode()
+
+
 def script_keys(queue: str, shard: int = 0) -> list[bytes]:
     """Return the keys of a shard for scripts.
 

@@ -183,9 +183,12 @@ def history(command: History, shards: int) -> Step:
     now, _change, state, history, result_ttl = head
     remembered_since = now - (max(history, result_ttl) or STOPPED_KEEP)
     try:
-        stored_ends = _decode_ends(packed_ends or _NO_ENDS)
+        stored_ends = decode_ends(packed_ends or _NO_ENDS)
     except DAMAGED:
-        raise _unreadable_end(command.queue, command.id) from None
+        raise StoreCorrupt(
+            f"what queue {command.queue!r} remembers of {command.id!r} cannot be read: something "
+            "else has written to the keys of bide"
+        ) from None
     ends = [
         End(
             how=end.how,
@@ -203,14 +206,6 @@ def history(command: History, shards: int) -> Step:
     return [replies.Ends(state, within_budget(ends, command.max_bytes))]
 
 
-def _unreadable_end(queue: str, id: str) -> StoreCorrupt:
-    """Return the error for what is remembered of an id and cannot be read."""
-    return StoreCorrupt(
-        f"what queue {queue!r} remembers of {id!r} cannot be read: something else has written to "
-        "the keys of bide"
-    )
-
-
 def list_ended(command: ListEnded, shards: int) -> Step:
     """Look at a page of the messages that have ended, in one order over all shards."""
     span = EndSpan.of(command, remembered_since=-1)  # each shard knows since when it remembers
@@ -222,12 +217,14 @@ def list_ended(command: ListEnded, shards: int) -> Step:
     answers = yield from everywhere("list_ended", command.queue, args, shards)
     entries: list[Ended] = []
     places: list[EndPosition] = []  # behind which shards may have others
-    for (_now, _change, place), ids, packed_ends in answers:
+    for (_now, _change, place), ids, packed_ends, moments in answers:
         if place is not None:
             moment, id = place
             places.append(EndPosition(int(moment), id))
-        for id_bytes, packed_end in zip(ids, packed_ends, strict=True):
-            entries.append(_as_ended(command.queue, id_bytes.decode(), packed_end))
+        for id_bytes, packed_end, moment in zip(ids, packed_ends, moments, strict=True):
+            entry = _as_ended(id_bytes.decode(), packed_end, int(moment))
+            if command.how in (None, entry.how):
+                entries.append(entry)
     entries.sort(key=EndPosition.of)
     if not places:
         return [ended_page(command, entries)]
@@ -236,16 +233,18 @@ def list_ended(command: ListEnded, shards: int) -> Step:
     return [ended_page(command, [*complete, behind])]
 
 
-def _as_ended(queue: str, id: str, packed_end: bytes) -> Ended:
+def _as_ended(id: str, packed_end: bytes, moment: int) -> Ended:
     """Return an entry of a list of ended messages, of the end that Redis stores.
 
-    Raises:
-        StoreCorrupt: it cannot be read.
+    Args:
+        id: of the message.
+        packed_end: how it ended; empty if Redis cannot read it.
+        moment: when it ended, in Unix milliseconds.
     """
     try:
         end = _decode_end(packed_end)
     except DAMAGED:
-        raise _unreadable_end(queue, id) from None
+        return Ended.unreadable(id, moment)
     return Ended(
         id=id,
         how=end.how,
@@ -276,7 +275,7 @@ class _StoredEnd(
     """In JSON."""
 
 
-_decode_ends = msgspec.msgpack.Decoder(list[_StoredEnd]).decode
+decode_ends = msgspec.msgpack.Decoder(list[_StoredEnd]).decode
 
 _decode_end = msgspec.msgpack.Decoder(_StoredEnd).decode
 

@@ -18,6 +18,7 @@ from bide.engines.findings import (
     other_version,
     too_large,
     unreadable,
+    unreadable_ends,
 )
 from bide.engines.sqlite import file_of
 from bide.engines.sqlite.schema import (
@@ -27,6 +28,7 @@ from bide.engines.sqlite.schema import (
     open_to_look,
     recorded_version,
 )
+from bide.model.ended import ENDINGS
 from bide.model.errors import NotAStore, StoreUnavailable
 
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.s3fs")
@@ -39,6 +41,15 @@ SELECT id FROM bide_message WHERE typeof(due) <> 'integer' OR typeof(priority) <
   OR typeof(data) NOT IN ('text', 'blob') OR typeof(headers) NOT IN ('null', 'text')
   OR (typeof(data) = 'text' AND NOT json_valid(data))
   OR NOT json_valid(coalesce(headers, '{{}}')) OR NOT json_valid(coalesce(failures, '[]'))
+LIMIT {EXAMPLES}
+"""
+
+_DAMAGED_ENDS = f"""
+SELECT DISTINCT id FROM bide_ended
+WHERE typeof(how) <> 'integer' OR how NOT BETWEEN 0 AND {len(ENDINGS) - 1}
+  OR typeof(moment) <> 'integer' OR typeof(due) <> 'integer' OR typeof(attempt) <> 'integer'
+  OR typeof(since) NOT IN ('null', 'integer') OR NOT json_valid(coalesce(failures, '[]'))
+  OR NOT json_valid(coalesce(result, '[]'))
 LIMIT {EXAMPLES}
 """
 
@@ -192,12 +203,15 @@ def _soundness(path: Path, longest: float) -> Iterator[Finding]:
         faults = [text for (text,) in connection.execute("PRAGMA quick_check(3)") if text != "ok"]
         version = known_version if faults else recorded_version(connection.execute, path)
         has_known_tables = not faults and version == known_version
-        rows = [id for (id,) in connection.execute(_DAMAGED_ROWS)] if has_known_tables else []
+        rows, ends = (
+            [repr(id) for (id,) in connection.execute(query)] if has_known_tables else []
+            for query in (_DAMAGED_ROWS, _DAMAGED_ENDS)
+        )
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
             yield too_large(str(path), longest)
             return
-        faults, rows, version = [str(error)], [], known_version
+        faults, rows, ends, version = [str(error)], [], [], known_version
     finally:
         connection.close()
     if version != known_version:
@@ -210,4 +224,6 @@ def _soundness(path: Path, longest: float) -> Iterator[Finding]:
             "stop all workers and save what is readable: see the documentation, operations",
         )
     if rows:
-        yield unreadable(f"rows of messages in {path}", [repr(id) for id in rows], "tables")
+        yield unreadable(f"rows of messages in {path}", rows, "tables")
+    if ends:
+        yield unreadable_ends(str(path), ends, "tables")

@@ -19,7 +19,7 @@ from bide.engines.cursor import (
 )
 from bide.engines.ended_pages import LOOKED_AT, EndPosition, EndSpan
 from bide.engines.rules.record import Record
-from bide.engines.sqlite.tables import SQL, as_failures, bounds_of, readable_record
+from bide.engines.sqlite.tables import DAMAGED, SQL, as_failures, bounds_of, readable_record
 from bide.model.commands import Scan
 from bide.model.ended import ENDINGS, Ended, Ending
 from bide.model.errors import InvalidArgument
@@ -127,11 +127,10 @@ class QueueScanner:
         }
         for number, row in enumerate(self._run(SQL.last_ends, bounds), 1):
             id, number_of_end, moment, by, due, attempt, since, failures, is_last = row
-            ending = ENDINGS[number_of_end]
-            if is_last and how in (None, ending):
-                yield Ended(
+            try:
+                ended = Ended(
                     id=id,
-                    how=ending,
+                    how=ENDINGS[number_of_end],
                     moment=moment,
                     by=by,
                     due=due,
@@ -139,5 +138,9 @@ class QueueScanner:
                     since=since,
                     failures=as_failures(failures) if failures else (),
                 )
+            except (*DAMAGED, IndexError):
+                ended = Ended.unreadable(id, moment)
+            if is_last and how in (None, ended.how):
+                yield ended
             if number == LOOKED_AT:
                 yield EndPosition(moment, id)

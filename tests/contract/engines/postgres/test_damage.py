@@ -8,9 +8,10 @@ import pytest
 
 from bide.engines.postgres import PostgresEngine, from_url
 from bide.model import commands as cmd
+from bide.model.ended import Ended
 from bide.model.errors import NotAStore, StoreCorrupt
 from bide.model.message import UNREADABLE, Item, Message
-from bide.model.replies import Claimed, Counts, Found, Outcomes, Page
+from bide.model.replies import Claimed, Counts, EndedPage, Found, Outcomes, Page
 from tests.postgres_server import PostgresServer
 
 NOW = 1_700_000_000_000
@@ -119,3 +120,15 @@ def test_a_column_that_is_missing(postgres: PostgresServer) -> None:
             claim(engine)
         engine.close()
         user.execute("DROP SCHEMA altered CASCADE")
+
+
+def test_an_end_that_cannot_be_read_is_listed_as_that(
+    engine: PostgresEngine, alter: Callable[[str], object]
+) -> None:
+    engine.execute([cmd.Configure("q", history=LEASE), cmd.Cancel("q", IDS[:2])], NOW)
+    alter("UPDATE bide.ended SET failures = '[[7]]' WHERE id = 'm0'")
+    (page,) = engine.execute([cmd.ListEnded("q")], NOW)
+    assert isinstance(page, EndedPage)
+    unreadable, cancelled = page.messages
+    assert unreadable == Ended.unreadable("m0", NOW)
+    assert (cancelled.id, cancelled.how) == ("m1", "cancelled")

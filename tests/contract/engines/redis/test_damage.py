@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import redis as client_library
 
@@ -25,9 +26,19 @@ from bide.model.commands import (
     Scan,
     Where,
 )
+from bide.model.ended import Ended, Ending
 from bide.model.errors import NotAStore, StoreCorrupt
 from bide.model.message import UNREADABLE, Item, Message
-from bide.model.replies import Affected, Claimed, Counts, Explained, Found, Outcomes, Page
+from bide.model.replies import (
+    Affected,
+    Claimed,
+    Counts,
+    EndedPage,
+    Explained,
+    Found,
+    Outcomes,
+    Page,
+)
 from tests.contract.engines.redis.claims import LEASE, MANY, NOW, claim, key, of, put, settle, sound
 from tests.contract.engines.test_damage import OF_RECORDS, number, spoil
 from tests.effort import effort
@@ -219,15 +230,34 @@ def test_a_key_of_another_type_says_so(engine: RedisEngine, server: Server, part
         engine.execute([burying if part == "ended" else claiming], NOW)
 
 
+def list_ended(engine: RedisEngine, how: Ending | None) -> list[Ended]:
+    """Return the messages that have ended, a page of one after the other."""
+    messages: list[Ended] = []
+    command = cmd.ListEnded("q", how=how, limit=1)
+    while True:
+        (page,) = engine.execute([command], NOW + 9)
+        assert isinstance(page, EndedPage)
+        messages += page.messages
+        if page.cursor is None:
+            return messages
+        command = msgspec.structs.replace(command, cursor=page.cursor)
+
+
 def test_what_a_queue_remembers_may_be_damaged(engine: RedisEngine, server: Server) -> None:
     engine.execute([cmd.Configure("q", history=LEASE)], NOW)
-    put(engine, 1)
-    settle(engine, cmd.Cancel("q", ["m0000"]))
+    put(engine, 3)
+    for place, id in enumerate(["m0000", "m0001", "m0002"]):
+        engine.execute([cmd.Cancel("q", [id])], NOW + place)
     server.hset(key("ended"), "m0000", "something else")
+    server.hset(key("ended"), "m0001", b"\x91\x92\x01\x02")  # an array, of an end that is too short
     with pytest.raises(StoreCorrupt, match="what queue 'q' remembers of 'm0000'"):
         engine.execute([cmd.History("q", "m0000")], NOW)
-    with pytest.raises(StoreCorrupt, match="what queue 'q' remembers of 'm0000'"):
-        engine.execute([cmd.ListEnded("q")], NOW)
+    listed = {how: list_ended(engine, how) for how in (None, "dead", "cancelled")}
+    unreadable = [Ended.unreadable("m0000", NOW), Ended.unreadable("m0001", NOW + 1)]
+    assert listed[None][:2] == unreadable
+    assert listed["dead"] == unreadable[:1]  # of the other one, Redis reads another way to end
+    assert [ended.id for ended in listed["cancelled"]] == ["m0002"]
+    assert listed[None][2:] == listed["cancelled"]
     put(engine, 1)
     assert all(settle(engine, cmd.Cancel("q", ["m0000"])))
 

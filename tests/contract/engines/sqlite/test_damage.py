@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from bide.engines.findings import examine
 from bide.engines.sqlite import SqliteEngine
 from bide.model import commands as cmd
+from bide.model.ended import Ended
 from bide.model.errors import StoreCorrupt
 from bide.model.message import UNREADABLE, Item, Message
 from bide.model.rank import PROMOTE
-from bide.model.replies import Affected, Claimed, Counts, Explained, Found, Outcomes
+from bide.model.replies import Affected, Claimed, Counts, EndedPage, Explained, Found, Outcomes
 from tests.contract.engines.test_damage import OF_ROWS_SQLITE
 
 NOW = 1_700_000_000_000
@@ -176,3 +178,26 @@ def test_an_id_that_is_no_text_is_replaced(engine: SqliteEngine, path: Path) -> 
     assert len(claim(engine).messages) == 4
     assert get(engine, "m\\udcff").state == "dead"
     sound(engine)
+
+
+@pytest.mark.parametrize("damage", ["failures = '['", "how = 99", "how = 'so'"])
+def test_an_end_that_cannot_be_read_is_listed_as_that(
+    engine: SqliteEngine, path: Path, damage: str
+) -> None:
+    cancels = [cmd.Cancel("q", [id]) for id in IDS[:2]]
+    engine.execute([cmd.Configure("q", history=LEASE), *cancels], NOW)
+    other = sqlite3.connect(path)
+    other.execute(f"UPDATE bide_ended SET {damage} WHERE id = ?", (IDS[0],))
+    other.commit()
+    other.close()
+    found = [ended for ended in examine(f"sqlite:///{path}") if "ended messages" in ended.what]
+    assert [finding.what.rpartition(": ")[2] for finding in found] == [f"{IDS[0]!r}"]
+    whole, dead, cancelled = engine.execute(
+        [cmd.ListEnded("q", how=how) for how in (None, "dead", "cancelled")], NOW
+    )
+    assert isinstance(whole, EndedPage)
+    assert isinstance(dead, EndedPage)
+    assert isinstance(cancelled, EndedPage)
+    assert dead.messages == [Ended.unreadable(IDS[0], NOW)]
+    assert [ended.id for ended in cancelled.messages] == [IDS[1]]
+    assert whole.messages == [*dead.messages, *cancelled.messages]

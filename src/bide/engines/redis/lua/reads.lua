@@ -246,8 +246,8 @@ end)
 --   moment, id   place behind which to go on
 --   limit, most  how many, and how many to look at
 --   room         how large the reply may become
--- Reply: [head, ids, ends]; head is [now, change, place or null]; place is the moment and the id behind which the
---   next slice goes on; an end has no result, and is empty if it cannot be read
+-- Reply: [head, ids, ends, moments]; head is [now, change, place or null]; place is the moment and the id behind
+--   which the next slice goes on; an end has no result, and is empty if it cannot be read
 
 -- Returns the last end of an id without its result, or nil if it cannot be read; and how many bytes were read.
 local function last_end(id)
@@ -260,28 +260,28 @@ local function last_end(id)
 end
 
 define('list_ended', {'no-writes'}, {}, function(how, first, before, moment, id, limit, most, room)
-  if not has('h') then return {answer(null), {}, {}} end
+  if not has('h') then return {answer(null), {}, {}, {}} end
   read_ends_settings()
   first = max(first, now - ends_kept() + 1)
   if first > moment then moment, id = first, '' end
   local at = behind_member(ENDINGS, moment, id)
   local slice = how and most or min(limit, most)
   local members = call('ZRANGE', ENDINGS, at, at + slice - 1, 'WITHSCORES')
-  local ids, texts, size = {}, {}, 0
+  local ids, texts, moments, size = {}, {}, {}, 0
   local place = null  -- of the last member that this slice is through with
   for i = 1, #members, 2 do
     local member, score = members[i], members[i + 1]
-    if tonumber(score) >= before then return {answer(null), ids, texts} end
+    if tonumber(score) >= before then return {answer(null), ids, texts, moments} end
     local last, read = last_end(member)
     size = size + read
     if not last or not how or last[2] == how then
       local text = last and pack(last) or ''
-      if #ids > 0 and #text + #member > room then return {answer(place), ids, texts} end
+      if #ids > 0 and #text + #member > room then return {answer(place), ids, texts, moments} end
       room = room - #text - #member
-      ids[#ids + 1], texts[#texts + 1] = member, text
+      ids[#ids + 1], texts[#texts + 1], moments[#moments + 1] = member, text, score
     end
     place = {score, member}
-    if #ids == limit or size > AUDITED_BYTES then return {answer(place), ids, texts} end
+    if #ids == limit or size > AUDITED_BYTES then return {answer(place), ids, texts, moments} end
   end
-  return {answer(#members == 2 * slice and place or null), ids, texts}
+  return {answer(#members == 2 * slice and place or null), ids, texts, moments}
 end)
