@@ -287,9 +287,10 @@ class Queue(BaseQueue):
         """Read any number of messages, lazily, in flat memory, without blocking workers.
 
         Args:
-            state: only messages in this state, in its order (delayed: by due time). With none, all
-                messages in no order: none that is there throughout is missed; one that moves
-                meanwhile may come again.
+            state: only messages in this state, in its order (delayed: by due time); one that
+                leaves the state meanwhile and returns, as when a worker claims and releases it, may
+                be missed. With none, all messages in no order: none that is there throughout is
+                missed; one that moves meanwhile may come again.
             group: only those of this group,
             after: that are due at this time or later,
             before: that are due before this time.
@@ -944,6 +945,9 @@ class Queue(BaseQueue):
         dry_run: bool = False,
     ) -> "int | Undoable":
         """Delete the messages of a state, 1,000 in each commit. Returns how many.
+
+        What a worker holds is left, also if it was in the state when the purge began and returns to
+        it; and what enters the state while the purge runs may be.
 
         Args:
             state: delayed, ready or dead; acked or expired: forget these messages and their ids.
