@@ -1,100 +1,32 @@
 """The plan of a queue for what is overdue, applied before the first claim after a gap.
 
-One process applies it, and the others wait until it is through. A message in an internal queue is
-the lock: if its process dies, it is due after a while, and the next process goes on.
+One process applies it, and the others wait until it is through: see `StoreLock`.
 """
 
 import asyncio
-import secrets
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 from bide.clock import Clock, sleep
 from bide.consuming.store_client import StoreClient
+from bide.consuming.store_lock import Ask, LockLost, StoreLock
 from bide.lane.lane import Lane
 from bide.lane.steps import arun_steps
 from bide.logs import logger
-from bide.model.commands import Cancel, Command, Count, Explain, Find, Put
+from bide.model.commands import Command, Count, Explain
 from bide.model.errors import BideError, InvalidArgument, StoreBusy, StoreUnavailable
 from bide.model.identity import actor_of, split_name
 from bide.model.internal_queues import InternalQueue, is_internal
-from bide.model.message import Item, Message, version_of
-from bide.model.replies import Counts, Explained, Found, Outcomes
+from bide.model.replies import Counts, Explained
 from bide.observing.heartbeat import REGISTER, recent_reports
-
-Ask = Callable[[Command], Awaitable[Any]]
-"""Executes a command; returns its reply."""
 
 GAP = 60_000
 """Milliseconds: a queue in which a message has been due for so long, and that no worker has served
 for so long, has had a gap. So has one whose store was away for so long."""
 
-LOCKED = 30_000
-"""Milliseconds after which the lock of a process that has died is free."""
-
-RENEW = 5.0
-"""Seconds after which a process says again that it is at work."""
-
 LOOK = 0.25
 """Seconds between two looks whether another process is through."""
 
 _log = logger("bide.worker")
-
-
-class LockLost(Exception):
-    """Another process goes on with the recovery: this one was silent for too long."""
-
-
-class _Lock:
-    """The right to recover a queue."""
-
-    def __init__(self, queue: str, ask: Ask, clock: Clock) -> None:
-        self._queue, self._id = InternalQueue.RECOVERY.beside(queue), split_name(queue)[1]
-        self._ask, self._clock = ask, clock
-        self._mark = secrets.token_hex(8).encode()
-        """The body of the message: it tells this process from others."""
-        self._version = ""
-        self._renewed_at = 0.0
-
-    async def look(self) -> Message | None:
-        """Return the lock of the process that recovers the queue; `None`: none does."""
-        reply: Found = await self._ask(Find(self._queue, [self._id]))
-        return reply.messages[0]
-
-    async def take(self, before: Message | None) -> bool:
-        """Take the lock if it is free, or still is the one of a process that has died."""
-        item = Item(self._id, self._mark, json=False, delay=LOCKED)
-        put = Put(self._queue, [item])
-        if before is not None:
-            put = Put(self._queue, [item], "replace", before.version)
-        return await self._holds(item, put)
-
-    async def renew(self) -> None:
-        """Keep the lock.
-
-        Raises:
-            LockLost: another process has taken it.
-        """
-        if self._clock.monotonic() - self._renewed_at < RENEW:
-            return
-        item = Item(self._id, self._mark, json=False, delay=LOCKED)
-        if not await self._holds(item, Put(self._queue, [item], "replace", self._version)):
-            raise LockLost
-
-    async def _holds(self, item: Item, put: Put) -> bool:
-        """Put the message of the lock; return whether that was done."""
-        reply: Outcomes = await self._ask(put)
-        (outcome,) = reply.outcomes
-        if outcome.done and outcome.due is not None:
-            self._version = version_of(item, outcome.due)
-            self._renewed_at = self._clock.monotonic()
-        return outcome.done
-
-    async def release(self) -> None:
-        """Free the lock, unless another process has it; if the store is away, time does."""
-        with suppress(BideError):
-            await self._ask(Cancel(self._queue, [self._id], if_version=self._version))
 
 
 async def recover_after_gap(
@@ -117,7 +49,7 @@ async def recover_after_gap(
     counts: Counts = await ask(Count(queue))
     if not counts.overdue:
         return
-    lock = _Lock(queue, ask, clock)
+    lock = StoreLock(InternalQueue.RECOVERY.beside(queue), split_name(queue)[1], ask, clock)
     while True:
         other = await lock.look()
         if other is None:
@@ -162,7 +94,7 @@ async def _is_idle(queue: str, ask: Ask, holder: str) -> bool:
     )
 
 
-async def _apply(queue: str, lane: Lane, ask: Ask, lock: _Lock, text: str, holder: str) -> None:
+async def _apply(queue: str, lane: Lane, ask: Ask, lock: StoreLock, text: str, holder: str) -> None:
     """Apply a plan, and log what it has done."""
     from bide.model.recovery import plan_of  # here: most queues have none
     from bide.undoing.changes import in_store

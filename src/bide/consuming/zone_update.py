@@ -4,17 +4,20 @@ For each queue, a message in an internal queue remembers by which version its me
 A process with a greater one moves what must move, page by page, and then writes its own version
 there. If it dies in between, the next one does the same again: what was moved stays. A process with
 a smaller or an unknown version changes nothing.
+
+Of the processes of a store, one at a time does this; the others look again until they have seen
+that it is done.
 """
 
 import asyncio
-import random
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from bide.clock import Clock, sleep
+from bide.consuming.store_lock import Ask, LockLost, StoreLock
 from bide.lane.local_times import moving, take_behind
 from bide.lane.steps import following
 from bide.logs import logger
@@ -29,15 +32,12 @@ from bide.model.commands import (
 )
 from bide.model.errors import AccessDenied, InvalidArgument, StoreError, StoreFull
 from bide.model.identity import split_name
-from bide.model.internal_queues import InternalQueue, is_internal
+from bide.model.internal_queues import INTERNAL_PREFIX, InternalQueue, is_internal
 from bide.model.message import Item, Message
 from bide.model.replanning import Replanned, has_zone, replanned
 from bide.model.replies import Forecasted, Found, Names, Outcome, Outcomes, Page, expect
 from bide.model.times import LATEST, UnixMs
 from bide.model.zones import ZoneData, is_newer, is_version, own_zones
-
-Ask = Callable[[Command], Awaitable[Any]]
-"""Executes a command, and returns its reply; those of one time may share a commit."""
 
 PAGE = 500
 """How many messages are read at a time."""
@@ -47,10 +47,14 @@ REST = 4
 store's time at most, and nobody waits for it while it reads millions of messages."""
 
 LOOK_EVERY = 60.0
-"""Seconds between two looks of a process at what its claims have shown."""
+"""Seconds between two looks of a process at what its claims have shown, and whether another process
+is through."""
 
 LOOK_AGAIN = 3_600.0
 """Seconds between two reads of a queue into which processes with smaller data put."""
+
+LOCK = f"{INTERNAL_PREFIX}lock"
+"""The id of the lock, beside the records of queues: no queue of users has this name."""
 
 _log = logger("bide.zones")
 
@@ -101,22 +105,52 @@ async def keep_planned(ask: Ask, clock: Clock) -> None:
         _log.info("the version of the time zones of this machine is not known: no message moves")
         await asyncio.Event().wait()
     read_at: dict[str, float] = {}  # by queue, in seconds of the monotonic clock
-    is_done = False
+    to_update: dict[str, float] = {}  # by queue: `put` of `update_queue`
+    has_listed = False
     while True:
         try:
-            if not is_done:
-                queues = await queues_of(ask_slowly)
-                random.shuffle(queues)  # several processes that start together share the work
-                for queue in queues:
-                    await update_queue(ask_slowly, queue, zones)
-                is_done = True
+            if not has_listed:
+                to_update |= dict.fromkeys(await queues_of(ask_slowly), 0)
+                has_listed = True
             for queue, put in take_behind().items():
                 if clock.monotonic() - read_at.get(queue, -LOOK_AGAIN) >= LOOK_AGAIN:
                     read_at[queue] = clock.monotonic()
-                    await update_queue(ask_slowly, queue, zones, put=put)
+                    to_update[queue] = put
+            if to_update:
+                await _update_alone(ask_slowly, clock, to_update, zones)
         except StoreError as error:  # it is away: the next look goes on
             _log.debug("messages are planned again later: %s", error)
         await sleep(clock, LOOK_EVERY)
+
+
+async def _update_alone(
+    ask: Ask, clock: Clock, to_update: dict[str, float], zones: ZoneData
+) -> None:
+    """Update queues unless another process is at it; take out those that are done.
+
+    Args:
+        ask: executes commands on the store.
+        clock: measures when to say again that this process is at it.
+        to_update: by queue, the `put` of `update_queue`.
+        zones: the data.
+    """
+    lock = StoreLock(InternalQueue.ZONES.value, LOCK, ask, clock)
+    other = await lock.look()
+    if (other is not None and other.state == "delayed") or not await lock.take(other):
+        return
+
+    async def ask_locked(command: Command) -> Any:
+        await lock.renew()
+        return await ask(command)
+
+    try:
+        for queue, put in list(to_update.items()):
+            await update_queue(ask_locked, queue, zones, put=put)
+            del to_update[queue]
+    except LockLost:
+        _log.debug("another process plans messages again")
+    finally:
+        await lock.release()
 
 
 async def queues_of(ask: Ask) -> list[str]:

@@ -28,7 +28,8 @@ class InternalQueue(Enum):
     DECLARED = f"{INTERNAL_PREFIX}declared"
     """Settings that apps declare, as they were applied last: one message for each queue."""
     ZONES = f"{INTERNAL_PREFIX}zones"
-    """By which version of time zones the messages of each queue are planned: one message each."""
+    """By which version of time zones the messages of each queue are planned: one message each; and
+    which process of the store plans them anew."""
     RECOVERY = f"{INTERNAL_PREFIX}recovery"
     """Who carries out the plan of a queue for what is overdue: one message for each such queue."""
     PAST = f"{INTERNAL_PREFIX}past"

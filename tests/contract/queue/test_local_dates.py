@@ -14,10 +14,20 @@ import pytest
 
 import bide
 from bide.clock import SYSTEM_CLOCK, Timer
-from bide.consuming.zone_update import PAGE, REST, Ask, keep_planned, record_of, update_queue
+from bide.consuming.store_lock import Ask
+from bide.consuming.zone_update import (
+    LOCK,
+    LOOK_EVERY,
+    PAGE,
+    REST,
+    keep_planned,
+    record_of,
+    update_queue,
+)
 from bide.lane.shared import close_lane, open_lane
-from bide.model.commands import Command, Edit, Put
-from bide.model.message import Message
+from bide.model.commands import Cancel, Command, Edit, Find, Put, Scan
+from bide.model.internal_queues import InternalQueue
+from bide.model.message import Item, Message
 from bide.model.times import iso, unix
 from bide.model.zones import own_zones
 from bide.testing.clock import FakeClock
@@ -330,7 +340,7 @@ def test_the_background_leaves_most_of_the_time_to_others() -> None:
             begun.append(clock.monotonic())
             clock.advance(1)
             reply = await lane_of(orders).acall(command)
-            if isinstance(command, Put):  # it notes that all is read
+            if isinstance(command, Put) and command.items[0].id == "orders":  # all is read
                 done.set()
             return reply
 
@@ -555,6 +565,73 @@ def test_two_at_once_do_no_harm(orders: bide.Queue, url: str, later: Path) -> No
         assert planned_by(url) == "2099b"
     moved = sorted(message.due_at for message in orders.scan())
     assert moved == [due + HOUR + timedelta(minutes=n) for n in range(40)]
+
+
+def test_one_process_at_a_time_plans_a_store_anew(
+    orders: bide.Queue, url: str, later: Path
+) -> None:
+    due = from_now(hours=5)
+    orders.put(1, id="a", at=in_town(due), timezone=TOWN)
+
+    async def work(ask: Ask) -> None:
+        readers: list[str] = []
+        looks: list[str] = []
+        is_amid, may_go_on, is_through = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        clock = FakeClock()
+
+        def process(name: str) -> asyncio.Task[None]:
+            async def answer(command: Command) -> Any:
+                if isinstance(command, Scan):
+                    readers.append(name)
+                    is_amid.set()
+                    await may_go_on.wait()
+                reply = await ask(command)
+                if isinstance(command, Find) and LOCK in command.ids:
+                    looks.append(name)
+                if isinstance(command, Cancel):
+                    is_through.set()
+                return reply
+
+            return asyncio.create_task(keep_planned(answer, clock))
+
+        async def pass_time(event: asyncio.Event) -> None:
+            while not event.is_set():
+                clock.advance(LOOK_EVERY)
+                await asyncio.sleep(0.01)
+
+        async with asyncio.timeout(60):
+            first = process("first")
+            await is_amid.wait()
+            second = process("second")
+            while len(looks) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert readers == ["first"]
+            may_go_on.set()
+            await is_through.wait()
+            is_through.clear()
+            await pass_time(is_through)
+        assert (looks, readers) == (["first", "second", "second"], ["first"])
+        for task in (first, second):
+            assert not task.done()
+            task.cancel()
+
+    with machine_with(later):
+        run(url, work)
+        assert get(orders).due_at == due + HOUR
+
+
+def test_another_process_goes_on_for_one_that_has_died(
+    orders: bide.Queue, url: str, later: Path
+) -> None:
+    due = from_now(hours=5)
+    orders.put(1, id="a", at=in_town(due), timezone=TOWN)
+
+    async def lock_and_die(ask: Ask) -> None:
+        await ask(Put(InternalQueue.ZONES.value, [Item(LOCK, b"dead", json=False, delay=0)]))
+
+    run(url, lock_and_die)
+    with machine_with(later):
+        keep_planned_until(url, lambda: get(orders).due_at == due + HOUR)
 
 
 def test_a_message_that_changes_meanwhile_is_left_alone(

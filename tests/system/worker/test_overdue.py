@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import bide
-from bide.consuming.overdue import GAP, LOCKED
+from bide.consuming.overdue import GAP
+from bide.consuming.store_lock import LOCKED
 from bide.model.commands import Cancel, Claim, Configure, Count, Explain, Find, Postpone, Put, Scan
 from bide.model.internal_queues import InternalQueue
 from bide.model.message import Item, Message

@@ -18,8 +18,8 @@ from bide.cli.rules import words_of
 from bide.cli.store import CommandStore
 from bide.cli.times import iso, local
 from bide.cli.zone_files import zones_in
+from bide.consuming.store_lock import Ask
 from bide.consuming.zone_update import (
-    Ask,
     DueMove,
     messages_with_zone,
     queues_of,
