@@ -11,7 +11,6 @@ import inspect
 import os
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from bide.consuming.handler import (
     seconds_of,
     type_name,
 )
+from bide.consuming.handler_threads import HandlerThreads
 from bide.consuming.handling import Handler, Handling
 from bide.consuming.outcomes import text_of
 from bide.logs import logger
@@ -117,7 +117,7 @@ class Batching:
         self._on_loop = on_loop
         self._run = run or self._in_own_thread
         # Not the threads of the event loop, whose end waits for a call that does not return.
-        self._executor = ThreadPoolExecutor(THREADS, "bide-batch")
+        self._executor = HandlerThreads(THREADS, "bide-batch")
         self._process = os.getpid()
         """The process that has the threads: a fork has none of them."""
         self._gathering: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Batch] = (
@@ -283,10 +283,10 @@ class Batching:
         """Make a call in a thread of this process."""
         return asyncio.get_running_loop().run_in_executor(self._threads(), call)
 
-    def _threads(self) -> ThreadPoolExecutor:
+    def _threads(self) -> HandlerThreads:
         """Return the threads of this process."""
         if self._process != os.getpid():
-            self._executor = ThreadPoolExecutor(THREADS, "bide-batch")
+            self._executor = HandlerThreads(THREADS, "bide-batch")
             self._process = os.getpid()
         return self._executor
 

@@ -8,13 +8,13 @@ import asyncio
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
 from functools import partial
 from threading import get_ident
 from typing import Any
 
 from bide.consuming.handler import Middleware, NotAwaited, checked_result, name_of
+from bide.consuming.handler_threads import HandlerThreads
 from bide.consuming.handling import Handling
 from bide.queue.delivery import CURRENT
 from bide.queue.spans import is_traced
@@ -40,7 +40,7 @@ class Threads:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._loop = asyncio.get_running_loop()
-        self._executor = ThreadPoolExecutor(limit, "bide-handler")
+        self._executor = HandlerThreads(limit, "bide-handler")
         self._jobs = 0
         """How many jobs of the executor have begun and not reported their end."""
         self._waiting: deque[tuple[Handling, Context, Ended]] = deque()
@@ -64,7 +64,7 @@ class Threads:
     def close(self) -> None:
         """End the threads that are idle; the others end with their handlers."""
         self._closed = True
-        self._executor.shutdown(wait=False)
+        self._executor.shutdown()
 
     def _use_threads(self) -> None:
         """Use a thread for the calls that wait, and more if they still wait a little later."""

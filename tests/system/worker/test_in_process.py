@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -248,6 +250,42 @@ def test_handlers_get_the_grace_to_finish() -> None:
             assert (found.state, found.attempt) == ("ready", 0)
 
     play(story())
+
+
+HANGING = """
+import asyncio, sys, threading
+import bide
+
+url, batch = sys.argv[1], int(sys.argv[2])
+app = bide.App(url)
+begun = threading.Event()
+
+@app.handler("q", batch=batch or None)
+def hang(body):
+    begun.set()
+    threading.Event().wait()
+
+async def program():
+    async with app.running(grace=0):
+        await asyncio.to_thread(begun.wait)
+
+asyncio.run(program())
+print("stopped")
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("batch", [0, 2], ids=["one by one", "in batches"])
+def test_a_program_ends_beside_a_plain_handler_that_hangs(tmp_path: Path, batch: int) -> None:
+    url = f"sqlite:///{tmp_path}/bide.db"
+    with bide.Queue("q", url) as queue:
+        queue.put("stuck", id="stuck")
+        command = [sys.executable, "-c", HANGING, url, str(batch)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND)
+        assert (done.returncode, done.stdout) == (0, "stopped\n")
+        assert "a handler does not end; the process ends anyway" in done.stderr
+        (delivery,) = queue.claim()
+        assert (delivery.id, delivery.attempt) == ("stuck", 1)
 
 
 def test_an_error_of_the_program_ends_it() -> None:
