@@ -15,8 +15,8 @@ The others hand what their work raises to the future, or the caller, that waits 
 | name | what it does | where |
 |---|---|---|
 | bide-timing-N | run the tasks of an executor | `bide.timing.worker_pool` |
-| bide-handler_N | run the handlers of a worker that are plain functions | `bide.consuming.handler_threads` |
-| bide-batch_N | run batch handlers that are plain functions | `bide.consuming.handler_threads` |
+| bide-handler_N | run plain handlers of a worker | `bide.consuming.handler_threads` |
+| bide-batch_N | run plain batch handlers | `bide.consuming.handler_threads` |
 | bide-first-contact | opens a store that may not be there yet | `bide.lane.first_contact` |
 | bide-lookup_N | look up the names of hosts | `bide.targets.http.addresses` |
 | bide-make-queues_N | wait for other processes that make queues | `bide.server.limits.quotas` |

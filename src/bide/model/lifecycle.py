@@ -52,13 +52,13 @@ def _by_due(
 
 TRANSITIONS: tuple[Transition, ...] = (
     *_by_due("put", None, ("put",), "due"),
-    Transition("put", None, "dead", "an import brings a dead letter", ("put", "died")),
+    Transition("put", None, "dead", "an import brings a dead letter", ("put",)),
     *_by_due("replace", "delayed"),
-    Transition("replace", "delayed", "dead", "an import brings a dead letter", ("died",)),
+    Transition("replace", "delayed", "dead", "an import brings a dead letter"),
     *_by_due("replace", "ready"),
-    Transition("replace", "ready", "dead", "an import brings a dead letter", ("died",)),
+    Transition("replace", "ready", "dead", "an import brings a dead letter"),
     *_by_due("replace", "dead", ("revived",)),
-    Transition("replace", "dead", "dead", "an import brings a dead letter", ("revived", "died")),
+    Transition("replace", "dead", "dead", "an import brings a dead letter"),
     Transition(
         "replace", "dead", None, "it was to be revived, and its group is closed", ("cancelled",)
     ),
@@ -115,10 +115,10 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("bury", "leased", "dead", "", ("died",)),
     Transition("bury", "leased", "ready", "it repeats", ("retried",)),
     Transition("bury", "leased", None, STOPPED, ("cancelled",)),
-    Transition("bury", "delayed", "dead", "a move to another store takes it", ("died",)),
-    Transition("bury", "ready", "dead", "a move to another store takes it", ("died",)),
+    Transition("bury", "delayed", "dead", "a move to another store takes it"),
+    Transition("bury", "ready", "dead", "a move to another store takes it"),
     Transition("lapse", "leased", "ready", "an attempt is left", ("lapsed",)),
-    Transition("lapse", "leased", "dead", "its attempts are used up", ("lapsed", "died")),
+    Transition("lapse", "leased", "dead", "its attempts are used up", ("died",)),
     Transition("lapse", "leased", None, STOPPED, ("lapsed", "cancelled")),
     Transition("revive", "dead", "delayed", "with a delay", ("revived",)),
     Transition("revive", "dead", "ready", "without a delay", ("revived",)),

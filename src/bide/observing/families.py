@@ -124,7 +124,7 @@ FLOWS = tuple(
         ("died", "Messages that became dead letters."),
         ("revived", "Dead letters that were returned to the queue."),
         ("retried", "Failed attempts that were followed by another."),
-        ("lapsed", "Leases that ended before their message was settled."),
+        ("lapsed", "Leases that lapsed, followed by another attempt."),
         ("moved", "Messages that a move has put into another store."),
     )
 )

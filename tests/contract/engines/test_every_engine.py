@@ -311,7 +311,8 @@ def steps_of(decision: Decision, cause: str) -> Iterator[Step]:
         is_replaced = cause == "replace" and change is decision.changes[-1]
         if change.after is change.before:
             continue
-        if "lapsed" in change.counts:
+        before = change.before
+        if before is not None and before.until is not None and before.until <= NOW:
             yield step("lapse", change)
         elif change.renewed and not is_replaced:
             succession = step("succeed", change)

@@ -10,7 +10,17 @@ import bide
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import run_steps
-from bide.model.commands import Ack, Cancel, Claim, Count, Delete, Lease, Put
+from bide.model.commands import (
+    Ack,
+    BuryCommand,
+    Cancel,
+    Claim,
+    Count,
+    Delete,
+    Lease,
+    Put,
+    RetryCommand,
+)
 from bide.model.internal_queues import InternalQueue
 from bide.model.message import Item
 from bide.model.past import KEPT_SLOTS, past_command
@@ -106,6 +116,25 @@ def test_what_happens_is_there_minute_by_minute(lane: Lane, clock: FakeClock) ->
     assert read.slots[-1] is not None
     assert read.slots[-1].cancelled == 1
     assert past(lane, "other").slots[-1] == bide.PastSlot()
+
+
+def test_each_attempt_that_fails_is_counted_once(lane: Lane, clock: FakeClock) -> None:
+    record(lane, clock)
+    lane.call(Put("orders", [Item(id, b"1", attempts=2) for id in ("lapses", "fails", "buried")]))
+    lane.call(Put("orders", [Item("imported", b"1", died=clock.now())]))
+    for buried in ([], ["buried"]):
+        claimed = expect(Claimed, lane.call(Claim("orders", 3, 1_000, "w")))
+        leases = {message.id: Lease(message.id, claimed.token) for message in claimed.messages}
+        lane.call(RetryCommand("orders", [leases["fails"]], 0, "no"))
+        lane.call(BuryCommand("orders", [leases[id] for id in buried], "never"))
+        clock.advance(1)
+    lane.call(Claim("orders", 3, 1_000, "w"))  # the next claim ends leases that are over
+    flow = expect(Counts, lane.call(Count("orders"))).flow
+    assert (flow.retried, flow.lapsed, flow.died) == (1, 2, 3)
+    clock.advance(59)
+    record(lane, clock)
+    (slot,) = [slot for slot in past(lane).slots if slot is not None]
+    assert (slot.failed, slot.died) == (6, 3)
 
 
 def test_the_first_one_records_and_a_second_does_not(lane: Lane, clock: FakeClock) -> None:

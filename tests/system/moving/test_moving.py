@@ -80,6 +80,7 @@ def test_the_counters_say_what_happened(full: bide.Queue, new: bide.Queue) -> No
     there, here = full.counts().flow, new.counts().flow
     assert (there.put, there.moved, there.purged, there.cancelled) == (5, 5, 0, 0)
     assert (here.put, here.moved) == (5, 0)
+    assert (there.died, here.died) == (1, 0)  # that a message is set aside is no failure
     assert new.counts().sizes.total == 5
 
 

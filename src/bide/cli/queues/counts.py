@@ -23,7 +23,7 @@ def counts(store: CommandStore, out: Output, queue: str) -> None:
       moved                              messages that are in another store now
       died, revived                      dead letters since then
       retried                            failed attempts, followed by another
-      lapsed                             leases that ended without an ack
+      lapsed                             leases that lapsed, likewise
       kept                               ids of acked and expired messages
       keep                               milliseconds for which these are refused
       paused                             whether claims get nothing

@@ -219,16 +219,15 @@ def lapse(record: Record, facts: Facts) -> list[Change]:
     """
     if record.state != "leased" or record.until is None or record.until > facts.now:
         return []
+    attempted = _attempted(record, LAPSED, record.until)
     if record.stopping is not None:
         change = stopped(record, facts)
+        change = replace(change, counts=("lapsed", *change.counts))
+    elif _has_died(attempted):
+        change = _died_attempting(record, attempted, facts)
     else:
-        attempted = _attempted(record, LAPSED, record.until)
-        if _has_died(attempted):
-            change = _died_attempting(record, attempted, facts)
-        else:
-            change = Change(record, ready(attempted))
-    counted = replace(change, counts=("lapsed", *change.counts))
-    changes = with_consequences(counted, facts)
+        change = Change(record, ready(attempted), ("lapsed",))
+    changes = with_consequences(change, facts)
     last_change = changes[-1]
     if last_change.after is not None and last_change.after.state != "dead":
         # It waits again, in a set that a scan under way may have passed.

@@ -18,8 +18,7 @@ def refused(item: Item, facts: Facts) -> Outcome | None:
 def put(item: Item, seq: int, facts: Facts) -> Change:
     """Store a message whose id is new."""
     record = Record.of(item, item.due(facts.now), seq, facts.now)
-    counts = ("put",) if item.died is None else ("put", "died")
-    return Change(None, record, counts)
+    return Change(None, record, ("put",))
 
 
 def put_again(record: Record, command: Put, item: Item, facts: Facts) -> Change:
@@ -82,8 +81,6 @@ def _replaced(record: Record, command: Put, item: Item, facts: Facts) -> Change:
         created = facts.now
     due = item.due(facts.now, record.created)
     after = Record.of(item, due, record.seq, created)
-    counts: tuple[str, ...] = ("revived",) if record.state == "dead" else ()
-    if item.died is not None:
-        counts += ("died",)
+    counts = ("revived",) if record.state == "dead" and item.died is None else ()
     outcome = after.outcome(True, facts.now)
     return Change(record, after, counts, returned=True, renewed=True, outcome=outcome)

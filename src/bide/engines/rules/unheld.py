@@ -123,7 +123,8 @@ def set_aside(record: Record, command: BuryCommand, place: int, facts: Facts) ->
     if record.state not in WAITING:
         return unchanged(record, facts.now)
     failed_record = with_failure(record, record.attempt, command.reason, facts.now)
-    return replace(died(failed_record, command.actor, facts), before=record)
+    # It has not failed: a move takes it to another store.
+    return replace(died(failed_record, command.actor, facts), before=record, counts=())
 
 
 def purge(record: Record, command: Purge, place: int, facts: Facts) -> Change:

@@ -48,7 +48,6 @@ def repair(session: Session, name: str) -> None:
                 due, priority = record.rank // PRIORITIES, MAX_PRIORITY - record.rank % PRIORITIES
             _bury(queue, row, record, due=due, priority=priority)
     for row, record in _unreadable(run(SQL.lapsed_whole, (id, session.now, PROMOTE))):
-        queue.row.lapsed += 1
         _bury(queue, row, record, due=session.now, priority=0)
     if queue.row.limited:  # the group may be unreadable, and so the line unknown
         queue.lines.rebuild()

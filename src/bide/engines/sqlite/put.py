@@ -146,10 +146,8 @@ def _store_new(queue: SqliteQueue, items: Sequence[Item], base: int) -> dict[int
             outcomes[seq] = Outcome(item.id, True, "ready" if due <= now else "delayed", due)
     queue.run(SQL.delay_after, (base,))
     queue.count_hours(dues, 1)
-    dead_count = len(outcomes) - len(dues)
     row.delayed += len(dues)
-    row.dead += dead_count
-    row.died += dead_count
+    row.dead += len(outcomes) - len(dues)
     row.put += len(outcomes)
     if has_priorities:
         row.weighted = 1

@@ -256,12 +256,12 @@ local function to_ready(r)
   if not closing.shut(r) then move(r, READY, ready_rank(r.due, r.priority)) end
 end
 
--- Sets a message aside: dead, or kept as acked or expired. `counted`: the counter, by default that of the state.
+-- Sets a message aside: dead, or kept as acked or expired. `counted`: the counter that grows, if any.
 local function set_aside(r, state, counted)
   r.state, r.ended = state, now
   if state ~= 'dead' then flag('k', true) end
   move(r, KEPT, BASE[state] + now)
-  count(counted or state)
+  if counted then count(counted) end
 end
 
 -- Gives a message another group; its caller saves the record.
@@ -369,14 +369,15 @@ local function locate(id, text)
   if limited then find_line(r) end
   if not readable then return repair(r, text) end
   if r.token and r.until_ <= now then
-    count('lapsed')
     closing.weigh_successor(r)
     if r.stopping then
+      count('lapsed')
       stopped(r)
       return r
     end
     r.held_by = r.holder
     local survives = failed(r, 'the lease lapsed: the holder died, hung, or needed longer than its lease', r.until_, true)
+    if survives then count('lapsed') end  -- else it has died, which is counted
     if r.successor then
       follow(r)
     elseif survives then

@@ -129,7 +129,9 @@ local function do_verb(r, token)
     remember_end(r, how, actor)
     delete(r, how)
   elseif verb == 'bury' and not is_failure then
-    failed(r, reason, now, false, true)
+    add_failure(r, reason, now)
+    remember_end(r, 'dead', actor)
+    set_aside(r, 'dead')  -- it has not failed: a move takes it to another store
   elseif not is_failure then
     put_back(r)
   elseif failed(r, reason, now, true, verb == 'bury') then  -- an attempt is left, or it repeats
@@ -263,7 +265,7 @@ local function acked(r, result)
     count('put')
     follow(r)
   elseif numbers.keep > 0 then
-    set_aside(r, 'acked')
+    set_aside(r, 'acked', 'acked')
   else
     delete(r, 'acked')
     r.due = nil
@@ -341,7 +343,7 @@ local function ended_run(r, last)
   r.run = nil
   if last and how ~= 'ended' and not (r.successor or r.shut) then
     remember_end(r, how, how == 'dead' and failed_by(r) or nil)
-    return set_aside(r, how, how == 'dead' and 'died' or nil)
+    return set_aside(r, how, how == 'dead' and 'died' or how)
   end
   remember_end(r, 'cancelled')
   if r.successor then

@@ -58,7 +58,7 @@ local function end_unfit(r)
     closing.shut(r)
   else
     remember_end(r, 'expired')
-    set_aside(r, 'expired')
+    set_aside(r, 'expired', 'expired')
   end
 end
 

@@ -45,7 +45,6 @@ local function store(order, id, text)
   end
   if died_at then
     call('ZADD', KEPT, int(BASE.dead + died_at), member)
-    count('died')
     return KEPT
   end
   n = #ranks
@@ -100,7 +99,7 @@ local function meet(id, known, text, conflict, version)
     return refused
   end
   if not replaced then return outcome(r, false) end
-  if r.state == 'dead' then count('revived') end
+  if r.state == 'dead' and not died_at then count('revived') end
   if r.group ~= '' and r.group ~= group then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
   local first = latest and r.created == 0 and now or r.created
   due_after(first, created or first)

@@ -82,7 +82,7 @@ BEGIN
     moved := moved || (p_is.queue, sets[p_is.state + 1],
       CASE WHEN p_is.state < LEASED_STATE THEN _hour(p_is.due) ELSE -1 END, 1)::tally;
   END IF;
-  IF p_is.state = DEAD_STATE THEN
+  IF p_was.state = LEASED_STATE AND p_is.state = DEAD_STATE THEN  -- not by an import or a move
     moved := moved || (p_is.queue, 'died', -1, 1)::tally;
   END IF;
   IF p_was.limited IS NOT NULL AND p_was.state IN (READY_STATE, LEASED_STATE) THEN
@@ -482,6 +482,7 @@ RETURNS bide.message LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   -- A successor in a closed group is removed: see bide.engines.rules.closing.
   shut bigint := _closed_until(p_was.queue, p_was.successor::json ->> 'group', p_now);
+  dies CONSTANT boolean := p_was.stopping IS NULL AND p_was.run IS NULL AND p_was.attempt + 1 >= p_was.attempts;
   new message;
 BEGIN
   IF shut IS NOT NULL THEN
@@ -490,7 +491,7 @@ BEGIN
   IF p_was.stopping IS NULL THEN
     new := _fail(p_was, p_was.rank, p_now,
                  '"the lease lapsed: the holder died, hung, or needed longer than its lease"',
-                 p_was.run IS NULL AND p_was.attempt + 1 >= p_was.attempts);
+                 dies);
   ELSE
     new := _stopped(p_was, p_now);
   END IF;
@@ -505,7 +506,7 @@ BEGIN
   ELSE
     PERFORM _store(p_was, new);
   END IF;
-  PERFORM _count_moves(_moved(p_was, new, 'lapsed'));
+  PERFORM _count_moves(_moved(p_was, new, CASE WHEN NOT dies THEN 'lapsed' END));
   new.seq := p_was.seq;
   IF new.state IS NULL AND p_was.stopping IS NOT NULL THEN
     new.due := p_was.due;

@@ -221,7 +221,7 @@ BEGIN
         DELETE FROM message WHERE queue = q.id AND id = new.id;
         INSERT INTO message SELECT new.*;
         PERFORM _remember_return(was, new.state, new.rank);
-        moves := _joined(moves, _moved(was, new, CASE WHEN was.state = DEAD_STATE THEN 'revived' END));
+        moves := _joined(moves, _moved(was, new, CASE WHEN was.state = DEAD_STATE AND new.state <> DEAD_STATE THEN 'revived' END));
       ELSIF done THEN
         begun := coalesce((was.successor::json ->> 'created')::bigint, moment);
         successor := least(new.due, begun + latest);
