@@ -87,7 +87,7 @@ def to_line(message: Message) -> str:
         failures=message.failures,
         died=message.ended if is_dead else None,
         created=message.created or 0,
-        rule=message.rule,
+        rule=message.rule_elsewhere(),
         run=message.run,
         **options_of(message),
     )

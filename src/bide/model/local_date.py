@@ -67,6 +67,9 @@ class PlannedDate(msgspec.Struct, frozen=True):
     opens: int | None = None
     """When its window is open from `at` on, in Unix milliseconds: when it is due. `None`: it has no
     window."""
+    put_off: int | None = None
+    """When it was due instead, in Unix milliseconds, as it came from another queue: there a release
+    or a plan for what was overdue had put it off. `None`: it had not been."""
 
     def due(self, zones: ZoneData) -> int:
         """Return when it is due by some data, in Unix milliseconds.
@@ -89,7 +92,7 @@ class PlannedDate(msgspec.Struct, frozen=True):
         due = self.due(zones)
         if due == self.at:
             return self
-        return msgspec.structs.replace(self, at=due, zones=zones.version)
+        return msgspec.structs.replace(self, at=due, zones=zones.version, put_off=None)
 
 
 def local_date(at: object, timezone: object) -> LocalDate:

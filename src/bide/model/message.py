@@ -381,9 +381,21 @@ class Message(msgspec.Struct, frozen=True, gc=False):
             failures=failures,
             died=died,
             created=self.created or 0,
-            rule=self.rule,
+            rule=self.rule_elsewhere(),
             run=self.run,
         )
+
+    def rule_elsewhere(self) -> str | None:
+        """Return `rule` for a put of the message that leaves out `planned` and `asked`.
+
+        A message that was put off keeps its local date.
+        """
+        edited = self.as_edited()
+        if self.rule is None or self.repeats or edited.due == self.due:
+            return self.rule
+        from bide.model.time_rule import with_put_off  # here: most messages have no date
+
+        return with_put_off(self.rule, edited.due, self.due)
 
     def expires_elsewhere(self, *, dead: bool) -> int | None:
         """Return `expires` for a put of the message that leaves out `planned`.

@@ -66,9 +66,9 @@ def _date(message: Message, zones: ZoneData) -> Replanned | None:
         return None
     new_plan = in_window(new_plan, rule.window, zones)
     due = new_plan.at if new_plan.opens is None else new_plan.opens
-    if (new_plan.at, due) == (planned.at, message.as_edited().due):
+    if (new_plan.at, due) == (planned.at, rule.due_on(planned)):
         return None
-    new_plan = msgspec.structs.replace(new_plan, zones=zones.version)
+    new_plan = msgspec.structs.replace(new_plan, zones=zones.version, put_off=None)
     return Replanned(due, with_date(message.rule, new_plan, zones), None)
 
 

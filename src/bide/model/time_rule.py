@@ -36,10 +36,11 @@ class TimeRule(NamedTuple):
 
     def is_on_date(self, due: int) -> bool:
         """Return whether a message that is due at a time is still planned for its local date."""
-        if self.date is None:
-            return False
-        opens = self.date.opens  # by the time zones of who planned it
-        return due == (self.opening(self.date.at) if opens is None else opens)
+        return self.date is not None and due in (self.due_on(self.date), self.date.put_off)
+
+    def due_on(self, date: PlannedDate) -> int:
+        """Return when the message is due by its local date, by the time zones of who planned it."""
+        return self.opening(date.at) if date.opens is None else date.opens
 
     @property
     def text(self) -> str | None:
@@ -95,10 +96,11 @@ class _RuleText(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     zones: str = ""
     spread: UnixMs = 0
     opens: UnixMs | None = None
+    put_off: UnixMs | None = None
     window: WindowText | None = None
 
 
-_DATE_FIELDS = ("date", "timezone", "at", "zones", "spread", "opens")
+_DATE_FIELDS = ("date", "timezone", "at", "zones", "spread", "opens", "put_off")
 """The fields of a rule that say its local date."""
 
 _as_rule_text: Callable[[str], _RuleText] = msgspec.json.Decoder(_RuleText).decode
@@ -118,7 +120,7 @@ def time_rule_of(text: str) -> TimeRule:
     fields = msgspec.structs.asdict(rule_text)
     del fields["window"]
     if fields["date"] is None:
-        for name in ("date", "at", "zones", "spread", "opens"):
+        for name in ("date", "at", "zones", "spread", "opens", "put_off"):
             if fields.pop(name):
                 raise _refusal(text, f"{name} goes with a date")
         return TimeRule(repeat=repeat(**fields), window=window)
@@ -130,7 +132,7 @@ def time_rule_of(text: str) -> TimeRule:
     if fields["cron"] is not None or fields["every"] is not None:
         raise _refusal(text, "a message has a date, or repeats, and not both")
     local = LocalDate(fields["date"], timezone)
-    date = PlannedDate(local, at, zones, fields["spread"], fields["opens"])
+    date = PlannedDate(local, at, zones, fields["spread"], fields["opens"], fields["put_off"])
     return TimeRule(date=date, window=window)
 
 
@@ -217,7 +219,22 @@ def _fields_of_date(date: PlannedDate) -> dict[str, Any]:
         "zones": date.zones,
         "spread": date.spread,
         "opens": date.opens,
+        "put_off": date.put_off,
     }
+
+
+def with_put_off(rule: str, asked: int, due: int) -> str:
+    """Return the rule of a message for a put elsewhere, which does not say that it was put off.
+
+    Args:
+        rule: of the message.
+        asked: the due time that its last put, edit or reschedule asked for.
+        due: when it is due, in Unix milliseconds.
+    """
+    if date_of(rule) is None or not time_rule_of(rule).is_on_date(asked):
+        return rule
+    text = msgspec.json.encode(msgspec.structs.replace(_fields_of(rule), put_off=due)).decode()
+    return text if len(text) <= MAX_RULE else rule
 
 
 def in_window(

@@ -25,9 +25,20 @@ from bide.consuming.zone_update import (
     update_queue,
 )
 from bide.lane.shared import close_lane, open_lane
-from bide.model.commands import Cancel, Command, Edit, Find, Put, Scan
+from bide.model.commands import (
+    Cancel,
+    Claim,
+    Command,
+    Edit,
+    Find,
+    Lease,
+    Put,
+    RetryCommand,
+    Scan,
+)
 from bide.model.internal_queues import InternalQueue
 from bide.model.message import Item, Message
+from bide.model.replies import Claimed, expect
 from bide.model.times import iso, unix
 from bide.model.zones import own_zones
 from bide.testing.clock import FakeClock
@@ -672,6 +683,33 @@ def test_dates_travel(orders: bide.Queue, url: str, later: Path) -> None:
         with machine_with(later):
             assert update(url, "copy") == 1
         assert get(copy).due_at == due + HOUR
+
+
+@pytest.mark.parametrize("has_window", [False, True])
+def test_a_date_that_was_put_off_travels(
+    orders: bide.Queue, url: str, earlier: Path, *, has_window: bool
+) -> None:
+    window = bide.Window("Mon-Sun", TOWN) if has_window else None
+    due = from_now(minutes=-1)
+    orders.put(1, id="a", at=in_town(due), timezone=TOWN, window=window)
+    claimed = expect(Claimed, lane_of(orders).call(Claim("orders", 1, 30_000, "w")))
+    lease = Lease("a", claimed.token)
+    lane_of(orders).call(RetryCommand("orders", [lease], 5 * 3_600_000, release=True))
+    put_off = get(orders)
+    with bide.Queue("copy", url) as copy, bide.Queue("third", url) as third:
+        copy.load(list(orders.export()))
+        bide.move(copy, third)
+        copy.load(list(third.export()))
+        for queue in (copy, third):
+            assert get(queue).due_at == put_off.due_at
+            assert get(queue).local_date == put_off.local_date is not None
+            assert update(url, queue.name, put=inf) == 0
+        copy.reschedule("a", delay="1d")
+        assert get(copy).local_date is None
+        with machine_with(earlier):
+            assert update(url, "orders") == update(url, "third") == 1
+            assert update(url, "copy") == 0
+        assert get(third).due_at == get(orders).due_at == due - HOUR
 
 
 def test_the_async_queue_has_the_same(url: str) -> None:
