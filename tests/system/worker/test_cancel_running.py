@@ -4,7 +4,9 @@ import asyncio
 import contextvars
 import sqlite3
 import threading
+from collections.abc import Iterator
 from contextlib import closing
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -17,11 +19,12 @@ from bide.model.commands import Cancel, Extend, History
 from bide.model.message import Progress
 from bide.model.replies import Ends, Outcome, Outcomes
 from bide.testing import ManualWorker, ScratchStore
-from tests.system.worker.worker_app import Scene, until
+from bide.worker.periodic.source import home_of
+from tests.system.worker.worker_app import PATIENCE, Scene, until
 
 
-async def stop(scene: Scene, *ids: str) -> list[Outcome]:
-    reply = await scene.lane.acall(Cancel("q", list(ids), running=True, actor="ann"))
+async def stop(scene: Scene, *ids: str, queue: str = "q") -> list[Outcome]:
+    reply = await scene.lane.acall(Cancel(queue, list(ids), running=True, actor="ann"))
     assert isinstance(reply, Outcomes)
     return reply.outcomes
 
@@ -30,8 +33,8 @@ async def cancelled(scene: Scene, count: int) -> None:
     await until(lambda: scene.counts_in_file("q").flow.cancelled == count)
 
 
-async def ends(scene: Scene, id: str) -> list[tuple[str, str | None]]:
-    reply = await scene.lane.acall(History("q", id))
+async def ends(scene: Scene, id: str, queue: str = "q") -> list[tuple[str, str | None]]:
+    reply = await scene.lane.acall(History(queue, id))
     assert isinstance(reply, Ends)
     return [(end.how, end.by) for end in reply.ends]
 
@@ -232,6 +235,46 @@ def test_a_batch_runs_to_its_end(scene: Scene) -> None:
             await until(lambda: any(handling.stopping for handling in handlings))
             gate.set()
             await scene.acked(2)
+
+    scene.play(story())
+
+
+@pytest.mark.parametrize("kind", ["a generator", "a list", "a tick"])
+def test_a_source_and_a_tick_that_return_are_cancelled(scene: Scene, kind: str) -> None:
+    began, may_return = threading.Event(), threading.Event()
+    queue = "tick" if kind == "a tick" else home_of("orders", "unpaid")
+
+    def wait() -> None:
+        began.set()
+        assert may_return.wait(PATIENCE)
+
+    if kind == "a tick":
+        scene.app.schedule("tick", every="1m")(wait)
+    elif kind == "a list":
+
+        @scene.app.source("orders", every="1m", window="10m", name="unpaid")
+        def all_unpaid(after: datetime, before: datetime) -> list[bide.NewMessage]:
+            wait()
+            return []
+
+    else:
+
+        @scene.app.source("orders", every="1m", window="10m", name="unpaid")
+        def unpaid(after: datetime, before: datetime) -> Iterator[bide.NewMessage]:
+            wait()
+            while True:  # until it is put what it has yielded
+                yield bide.NewMessage(1, id="o", at=after)
+
+    async def story() -> None:
+        async with scene.at_work() as runner:
+            await scene.pass_time(began.is_set, step=10)
+            (handling,) = runner.consumers[queue].running
+            await stop(scene, handling.id, queue=queue)
+            await until(lambda: handling.stopping)
+            may_return.set()
+            await until(lambda: scene.counts_in_file(queue).flow.cancelled == 1)
+            assert await ends(scene, handling.id, queue) == [("cancelled", "ann")]
+            assert scene.counts_in_file(queue).flow.acked == 0
 
     scene.play(story())
 

@@ -121,6 +121,7 @@ class ScheduleTicks(PeriodicUpkeep):
         Raises:
             Unfit: the message is no tick.
             Discard: the tick must not run; it is acked without running.
+            StopRequested: it was cancelled while it ran.
         """
         message = handling.message
         tick = tick_of(message, handling.claimed)
@@ -134,6 +135,7 @@ class ScheduleTicks(PeriodicUpkeep):
             await self._discard_outdated(run, old_tick)
         handling.extra_argument = tick
         await go_on()
+        self.end_if_cancelled(handling)
         if run is not None and not handling.outcome_ignored:
             now = await self.now()
             next_run = following(self._schedule.rule, run, handling.claimed, now)

@@ -114,6 +114,7 @@ class AskedWindow:
         for batch in _batches(self._call()):
             if handling.outcome_ignored:  # another process asks for this window
                 return
+            handling.raise_if_stopping()
             # Without patience: if the store is away, the attempt fails, and the thread is free.
             run_steps(self._put(batch), self.store_client.lane.call)
 
@@ -316,6 +317,7 @@ class SourceWindows(Links):
         Raises:
             Discard: the window was asked for before.
             Retry: the source must be asked again.
+            StopRequested: the window was cancelled while the source was asked.
         """
         source, clock = self._source, self.store_client.clock
         window_time = moment_of(handling.id) or 0
@@ -343,6 +345,7 @@ class SourceWindows(Links):
             raise Retry(
                 reason=f"it raised {what}, but a source is asked until it answers"
             ) from None
+        self.end_if_cancelled(handling)
         if handling.outcome_ignored:  # the lease is over: another process asks for this window
             return
         # By the store's clock, as all times of the chain.

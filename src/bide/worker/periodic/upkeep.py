@@ -9,6 +9,7 @@ from bide.consuming.handling import Handling
 from bide.consuming.store_client import StoreClient
 from bide.engines.losses import listening
 from bide.model.commands import ForecastCommand
+from bide.model.errors import StopRequested
 from bide.model.replies import Forecasted
 from bide.tasks import first_of
 
@@ -54,6 +55,18 @@ class PeriodicUpkeep(ABC):
     @abstractmethod
     async def attend(self, handling: Handling, go_on: Callable[[], Awaitable[None]]) -> None:
         """Run around each delivery, outside all middleware."""
+
+    @staticmethod
+    def end_if_cancelled(handling: Handling) -> None:
+        """Let a delivery whose function has returned count as cancelled if it was asked to stop.
+
+        An ack would say that it was too late, and its message goes on all the same.
+
+        Raises:
+            StopRequested: it was asked to stop.
+        """
+        if handling.stopping:
+            raise StopRequested(f"{handling.id} was cancelled while it ran")
 
     async def now(self) -> int:
         """Return the store's time."""
