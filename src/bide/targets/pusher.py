@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bide.clock import SYSTEM_CLOCK, Clock, sleep
+from bide.consuming.dead_holders import end_leases_of_dead
 from bide.consuming.graceful_stop import stop
 from bide.consuming.store_client import StoreClient
 from bide.lane.lane import Lane
@@ -15,6 +16,7 @@ from bide.logs import logger
 from bide.model.errors import BideError, Closed, StoreError
 from bide.model.message import Message
 from bide.observing.heartbeat import Heartbeat, Report
+from bide.observing.process_origin import of_this_process
 from bide.observing.tally import Tally, total
 from bide.targets.amqp import NOT_INSTALLED, Address, is_amqp, is_installed
 from bide.targets.http.addresses import AddressGate
@@ -48,7 +50,7 @@ class Pusher:
     """Sends the due messages of all subscriptions of a store.
 
     Any number of servers may push from one store: each claims what it sends. If a server dies,
-    others send its messages when their leases expire.
+    others send its messages when their leases expire, or when one starts on its machine.
 
     Args:
         lane: the lane to the store.
@@ -155,13 +157,14 @@ class Pusher:
         Args:
             grace: seconds that running requests get to finish.
         """
-        lane = self.store_client.lane
+        lane, origin = self.store_client.lane, of_this_process()
         heartbeat = Heartbeat(  # by the system's clock: the report is for people
             lane,
             SYSTEM_CLOCK,
             self.claimer,
-            lambda: Report({self.claimer: list(self.tallies())}),
+            lambda: Report({self.claimer: list(self.tallies())}, origin=origin),
             self.tallies,
+            lambda: end_leases_of_dead(lane.acall, self.tallies()),
         )
         heartbeat_tasks: list[asyncio.Task[None]] = []
         self._hurrying.clear()
