@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
@@ -21,7 +21,8 @@ from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
-from django.tasks import Task, TaskContext, TaskResult, TaskResultStatus
+from django.tasks import DEFAULT_TASK_BACKEND_ALIAS, Task, TaskContext, TaskResult, TaskResultStatus
+from django.tasks import task as django_task
 from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.base import DEFAULT_TASK_QUEUE_NAME, TaskError
 from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
@@ -60,6 +61,36 @@ class BideTask(Task):
     retry: bide.Backoff | None = None
     """When a task that raises is tried again; by default never. A crashed worker is no failure of
     the task: it is tried again in any case, up to the option `ATTEMPTS`."""
+
+
+def task(
+    function: Callable[..., Any] | None = None,
+    *,
+    retry: bide.Backoff | None = None,
+    backend: str = DEFAULT_TASK_BACKEND_ALIAS,
+    **options: Any,
+) -> Any:
+    """Make a task of a function, as `django.tasks.task` does, which takes no `retry` in Django 6.0.
+
+    Args:
+        function: of the task; without it, a decorator is returned.
+        retry: when a task that raises is tried again; by default never.
+        backend: the alias of the backend.
+        **options: those of `django.tasks.task`.
+
+    Raises:
+        InvalidTask: Django or the backend refuses the task, or `retry` needs another backend.
+    """
+
+    def made(function: Callable[..., Any]) -> Task:
+        task = django_task(backend=backend, **options)(function)
+        if retry is None:
+            return task
+        if not isinstance(task, BideTask):
+            raise InvalidTask(f"retry= needs {BideBackend.__name__} in TASKS[{backend!r}]")
+        return replace(task, retry=retry)
+
+    return made if function is None else made(function)
 
 
 class TaskBackendOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="upper"):

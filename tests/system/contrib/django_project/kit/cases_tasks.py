@@ -21,7 +21,7 @@ from django.utils import timezone
 import bide
 from bide.contrib.django import Queue
 from bide.contrib.django.task_records import WorkerLost
-from bide.contrib.django.tasks import MOST_OPEN
+from bide.contrib.django.tasks import MOST_OPEN, BideTask, task
 from bide.contrib.django.testing import BideTestMixin, DjangoWorker, close_connections
 from bide.queue.base import open_queues
 from bide.testing import ManualWorker
@@ -29,6 +29,8 @@ from kit import tasks
 from kit.models import Order
 
 backend: Any = default_task_backend
+
+IMMEDIATE = "django.tasks.backends.immediate.ImmediateBackend"
 
 
 class Cases(BideTestMixin, TestCase):
@@ -41,9 +43,9 @@ class Cases(BideTestMixin, TestCase):
         return self.bide_store.clock.datetime()
 
     def test_sync_and_async_tasks_run_on_the_connection_of_the_test(self) -> None:
-        for task in (tasks.expire, tasks.expire_later):
+        for one in (tasks.expire, tasks.expire_later):
             order = Order.objects.create()
-            result = task.enqueue(order.pk)
+            result = one.enqueue(order.pk)
             self.assertEqual(result.status, TaskResultStatus.READY)
             self.worker.run_due()
             result.refresh()
@@ -130,6 +132,12 @@ class Cases(BideTestMixin, TestCase):
         self.assertEqual((hopeless.status, hopeless.attempts), (TaskResultStatus.FAILED, 3))
         self.assertEqual(len(hopeless.errors), 3)
 
+    @override_settings(TASKS={"default": {"BACKEND": IMMEDIATE}})
+    def test_another_backend_tries_nothing_again(self) -> None:
+        with self.assertRaisesMessage(InvalidTask, "retry= needs BideBackend in TASKS['default']"):
+            task(retry=bide.Backoff(attempts=2))(tasks.note.func)
+        self.assertNotIsInstance(task(tasks.note.func), BideTask)
+
     def test_a_lost_worker_is_an_error_of_its_attempt(self) -> None:
         result = tasks.note.enqueue("a")
         self.bide_store.clock.advance(2)
@@ -187,13 +195,13 @@ class Cases(BideTestMixin, TestCase):
         task_finished.connect(receive)
         self.addCleanup(task_finished.disconnect, receive)
         limited = {"default": {"BACKEND": BACKEND, "OPTIONS": {"TIMEOUT": "30s", "LEASE": "1d"}}}
-        for task, attempts in ((tasks.overrun, 1), (tasks.overrun_twice, 2)):
-            with self.subTest(task.name), override_settings(TASKS=limited):
+        for one, attempts in ((tasks.overrun, 1), (tasks.overrun_twice, 2)):
+            with self.subTest(one.name), override_settings(TASKS=limited):
                 tasks.calls.clear()
                 app = bide.App()
                 app.middleware(keep)
                 task_backends["default"].register(app)
-                result = task.enqueue()
+                result = one.enqueue()
                 # Whose handlers run in threads of their own, so that it sees their time pass.
                 with ManualWorker(app, self.bide_store, errors="collect") as worker:
                     worker.advance("1d")

@@ -4,9 +4,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from django.tasks import TaskContext, task
+from django.tasks import TaskContext
 
 import bide
+from bide.contrib.django.tasks import task
 from kit.models import Order
 
 calls: list[Any] = []
