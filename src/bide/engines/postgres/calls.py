@@ -94,7 +94,9 @@ def _once(batch: PostgresBatch, command: Any) -> Reply:
     """Execute a command of an outbox for the messages whose rows the queue does not remember."""
     queue, origin = command.queue, command.origin
     # Remembers all rows at once, so that another process that forwards them waits.
-    rows = batch.call("_forward", queue, origin.outbox, texts(origin.rows), origin.before)
+    rows = batch.call(
+        "_forward", queue, batch.now, origin.outbox, texts(origin.rows), origin.before
+    )
     known = {row.name for row in rows}
     reply, done = executed_once(command, origin, known, lambda rest: replies(batch, [rest])[0])
     undone = sorted(set(origin.rows) - known - set(done))

@@ -578,7 +578,7 @@ CREATE FUNCTION bide._stands(p_message bide.message, p_now bigint,
 LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
   state := CASE WHEN p_message.state = DELAYED_STATE AND p_message.due <= p_now THEN READY_STATE ELSE p_message.state END;
-  due := p_message.due;
+  due := CASE WHEN p_message.state IS NOT NULL THEN p_message.due END;  -- it may be gone just now
   until := CASE WHEN p_message.state >= LEASED_STATE THEN p_message.rank END;
   holder := CASE WHEN p_message.state IN (LEASED_STATE, SETTLING_STATE) THEN p_message.holder END;
 END $$;

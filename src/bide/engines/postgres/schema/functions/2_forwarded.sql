@@ -3,13 +3,14 @@
 -- Before a command: remember its rows, and answer those that were remembered. First forget those of the
 -- outbox whose names are smaller than `p_before`. Another transaction that remembers the same row is
 -- waited for.
-CREATE FUNCTION bide._forward(p_queue text, p_outbox text, p_rows text[], p_before text)
+CREATE FUNCTION bide._forward(p_queue text, p_now bigint, p_outbox text, p_rows text[], p_before text)
 RETURNS TABLE (name text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 #variable_conflict use_column
 BEGIN
   PERFORM _check_access(p_queue);
   LOCK TABLE tally IN ROW EXCLUSIVE MODE;  -- see `_open`
+  PERFORM _open(p_queue, _moment(p_now));  -- it forgets, as for each command
   DELETE FROM forwarded WHERE queue = p_queue AND outbox = p_outbox AND name < p_before;
   RETURN QUERY
     WITH new AS (

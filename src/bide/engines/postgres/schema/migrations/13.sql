@@ -1,0 +1,2 @@
+-- Version 13: an attempt that fails is counted once, a command of an outbox forgets what others do, and the answer
+-- about a message that is gone just now has no due time. The tables stay as they are.
