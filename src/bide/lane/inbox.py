@@ -16,6 +16,7 @@ from bide.engines.port import Identity
 from bide.logs import write_lines
 from bide.model.commands import Cancel, Claim, Command, History, RetryCommand
 from bide.model.ended import PENDING, end_of
+from bide.model.errors import WrongContext
 from bide.model.replies import Affected, Claimed, Ends, Outcomes, Reply
 from bide.threads import Background
 
@@ -241,8 +242,11 @@ class Inbox:
         For commands of tasks, the thread is woken once per iteration of the event loop, so that
         they make one batch. If the first command woke it, it would compete with the tasks for the
         interpreter's lock.
+
+        Raises:
+            WrongContext: the main thread has ended, and this Python starts no thread after that.
         """
-        self._worker.ensure()  # first: starting it may fail
+        self._start_worker()  # first: it may fail
         self.requests.append(request)
         loop = request.loop
         if loop is None:
@@ -250,6 +254,18 @@ class Inbox:
         elif loop not in self._loops_in_turn:
             loop.call_soon(self._end_turn, loop)
             self._loops_in_turn.add(loop)
+
+    def _start_worker(self) -> None:
+        """Start the thread that takes the commands, unless it runs."""
+        try:
+            self._worker.ensure()
+        except RuntimeError as error:
+            if threading.main_thread().is_alive():
+                raise
+            raise WrongContext(
+                f"a queue needs a thread of its own, and the main thread has ended ({error}); let "
+                "the main thread wait for those that use queues"
+            ) from error
 
     def _end_turn(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wake the lane's thread after an iteration of an event loop."""
