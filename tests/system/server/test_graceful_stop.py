@@ -325,6 +325,8 @@ def refuses(port: int) -> bool:
         socket.create_connection(("127.0.0.1", port), timeout=LONG).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:  # it was in the queue of a listener that has just closed
+        return False
     return False
 
 

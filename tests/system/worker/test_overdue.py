@@ -174,7 +174,9 @@ def test_a_worker_that_is_killed_amid_the_plan_leaves_the_rest_to_the_next(scene
         fault = scene.engine.fail(
             bide.Closed("killed"),
             times=None,
-            when=lambda command: isinstance(command, (Postpone, Claim, Cancel)),
+            when=lambda command: (
+                command.queue in ("q", LOCK) and isinstance(command, (Postpone, Claim, Cancel))
+            ),
         )
         with suppress(bide.Closed):
             async with scene.at_work():
