@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from bide.cli import output
-from bide.cli.output import ID, NAME, STYLES, TEXT, Cell, Column, Output, escape, first_line
+from bide.cli.output import ID, NAME, STYLES, TEXT, Cell, Column, Output, escape_json, first_line
 from bide.cli.rules import (
     is_held,
     rule_facts,
@@ -98,8 +98,8 @@ def as_json(message: Message, **more: Any) -> dict[str, Any]:
 
 
 def body_line(message: Message) -> str:
-    """Return a body on one line: JSON as it is, bytes as Python writes them."""
-    return escape(message.data.decode()) if message.json else repr(message.data)
+    """Return a body on one line: as JSON, safe for a terminal; bytes as Python writes them."""
+    return escape_json(message.data.decode()) if message.json else repr(message.data)
 
 
 def body_bytes(message: Message) -> bytes:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -69,6 +70,8 @@ TEXT = 8
 
 COLUMN_GAP = 2
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
 
 class Column(NamedTuple):
     """A column of a table."""
@@ -124,8 +127,13 @@ class Output:
             sys.stdout.write("\n".join(map(escape, text.split("\n"))) + "\n")
 
     def row(self, *columns: object) -> None:
-        """Print a line of columns, with tabs between them."""
-        sys.stdout.write("\t".join(escape(str(column)) for column in columns) + "\n")
+        """Print a line of columns, with tabs between them.
+
+        In a pipe ids stay as they are, so that programs can give them back: only control characters
+        are escaped, which no id has.
+        """
+        safe = escape if self.terminal else escape_controls
+        sys.stdout.write("\t".join(safe(str(column)) for column in columns) + "\n")
 
     def line(self, facts: Any, *columns: object) -> None:
         """Print an item for programs: as JSON, or in a pipe as a line of columns."""
@@ -228,6 +236,16 @@ def escape(text: str) -> str:
         character if _is_harmless(character) else character.encode("unicode_escape").decode()
         for character in text
     )
+
+
+def escape_controls(text: str) -> str:
+    """Return a text with its control characters escaped: it stays on its line, in its column.
+
+    Example:
+        >>> print(escape_controls("a\\x1b[31mb\\n"))
+        a\\x1b[31mb\\n
+    """
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _is_harmless(character: str) -> bool:

@@ -74,6 +74,15 @@ def test_lines_of_claim_can_be_acked(run: Bide, orders: bide.Queue) -> None:
     assert "line 1" in bad.stderr
 
 
+def test_ids_of_all_characters_can_be_given_back(run: Bide, orders: bide.Queue) -> None:
+    ids = ["\u0645\u06cc\u200c\u062e", "\U0001f469\u200d\U0001f4bb", "a\u202eb", "a\u2028b", "\xa0"]
+    for id in ids:
+        put = run("put", "orders", "1", "--id", id)
+        assert put.output == f"{id}\n"
+    assert run("ack", "orders", "-", stdin=run("claim", "orders", "-n", "9").output).exit_code == 0
+    assert orders.counts().flow.acked == len(ids)
+
+
 def test_retry_bury_and_extend(run: Bide, orders: bide.Queue) -> None:
     orders.put(1, id="a")
     ((id, token, _),) = claimed(run)

@@ -109,8 +109,8 @@ def test_scan_filters(run: Bide, orders: bide.Queue) -> None:
 
 
 def test_a_body_cannot_speak_to_the_terminal(run: Bide, orders: bide.Queue) -> None:
-    orders.put("\x9b31m\u202e", id="a")
-    assert run("peek", "orders").output.endswith('"\\x9b31m\\u202e"\n')
+    orders.put("\x9b31m\u202e\U000e0001", id="a")
+    assert run("peek", "orders").output.endswith('"\\u009b31m\\u202e\\udb40\\udc01"\n')  # is JSON
 
 
 def test_queues(run: Bide, orders: bide.Queue, url: str) -> None:
