@@ -47,15 +47,20 @@ def purge_part(command: Purge, cursor: str | None = None) -> Steps[tuple[int, st
     return sum(time < before for time in end_times), page.cursor
 
 
-def look_at_reschedule(first: Scan) -> Steps[int]:
-    """Return how many messages of a scan a reschedule of their group would change now."""
+def look_at_reschedule(first: Scan, most: int | None = None) -> Steps[int]:
+    """Return how many messages of a scan a reschedule of their group would change now.
+
+    Args:
+        first: reads the first page.
+        most: how many are counted at most; `None`: all.
+    """
     scan: Scan | None = first
     count = 0
-    while scan is not None:
+    while scan is not None and (most is None or count < most):
         page: Page = yield scan
         count += len(movable(page.messages))
         scan = following(scan, page)
-    return count
+    return count if most is None else min(count, most)
 
 
 def look_at_dead(queue: str, ids: Sequence[str] | None) -> Steps[int]:

@@ -251,12 +251,17 @@ def edited(
     return command, outcome
 
 
-def movable(messages: Iterable[Message]) -> list[str]:
-    """Return the ids of the messages that a reschedule of their group changes.
+def is_movable(message: Message) -> bool:
+    """Return whether a reschedule of its group changes a message.
 
     One that was stopped by `hold` waits for a person, whatever is done to its group.
     """
-    return unheld(message for message in messages if not message.held)
+    return message.state in ("delayed", "ready") and not message.held
+
+
+def movable(messages: Iterable[Message]) -> list[str]:
+    """Return the ids of the messages that a reschedule of their group changes."""
+    return [message.id for message in messages if is_movable(message)]
 
 
 def rescheduling(command: Reschedule, first: Scan) -> Steps[int]:

@@ -285,6 +285,16 @@ def test_foreign_text_cannot_speak_to_the_terminal(terminal: Terminal, url: str)
 
 
 @pytest.mark.process
+def test_a_dry_run_shows_what_a_reschedule_moves(terminal: Terminal, orders: bide.Queue) -> None:
+    orders.put(1, id="daily", group="g", repeat=bide.Every("1d"))
+    orders.hold("daily")
+    orders.put(1, id="once", group="g", delay="1h")
+    screen, _ = terminal("reschedule", "orders", "--group", "g", "--delay", "2h", "--dry-run")
+    assert "1 message would be rescheduled" in plain(screen)
+    assert ("once" in screen, "daily" in screen) == (True, False)
+
+
+@pytest.mark.process
 def test_counts_agree_with_their_noun(terminal: Terminal, orders: bide.Queue) -> None:
     orders.put(1, delay="5m")
     assert "1 message waits" in plain(terminal("forecast", "orders")[0])

@@ -103,6 +103,20 @@ def test_what_is_chosen_in_the_list_of_leased_ones_is_stopped(
     assert "asked to stop" in ann.get("/queue?queue=orders&state=leased").text
 
 
+def test_the_question_before_a_reschedule_is_about_what_it_moves(
+    ann: Visitor, orders: bide.Queue
+) -> None:
+    orders.put(1, id="daily", group="g", repeat=bide.Every("1d"))
+    orders.hold("daily")
+    orders.put(1, id="once", group="g", delay="1h")
+    rule = {"queue": "orders", "by": "rule", "group": "g", "back": "/queue?queue=orders"}
+    question = ann.do("reschedule", **rule, delay="2h")
+    assert "Messages of orders: 1 " in question.text
+    assert ("id=once" in question.text, "id=daily" in question.text) == (True, False)
+    assert "&count=1&" in leads_to(confirm(ann, question))
+    assert "id=daily" in ann.do("cancel", **rule).text  # to cancel it is something else
+
+
 def test_a_group_is_cancelled_with_what_runs_of_it(ann: Visitor, orders: bide.Queue) -> None:
     orders.put(1, id="a", group="g")
     orders.claim()

@@ -233,6 +233,17 @@ def test_answers_are_bounded(mails: bide.Queue, tools: AgentTools) -> None:
     assert len(tools.look("mails", limit=100)["messages"]) == 100
 
 
+def test_a_preview_counts_what_the_change_will_change(mails: bide.Queue, tools: AgentTools) -> None:
+    mails.put(1, id="daily", group="g", repeat=bide.Every("1d"))
+    mails.hold("daily")
+    mails.put(1, id="once", group="g", delay="1h")
+    for change, changed in (("reschedule", ["once"]), ("cancel", ["daily", "once"])):
+        preview = tools.preview("mails", change, group="g")  # type: ignore[arg-type]
+        assert preview["would_change"] == len(changed)
+        assert sorted(message["id"] for message in preview["first_messages"]) == changed
+    assert tools.reschedule("mails", group="g", delay="2h")["changed"] == 1
+
+
 @pytest.mark.parametrize(
     ("call", "error"),
     [
@@ -240,6 +251,7 @@ def test_answers_are_bounded(mails: bide.Queue, tools: AgentTools) -> None:
         (lambda tools: tools.look("mails", limit=101), "limit=101 must be between 1 and 100"),
         (lambda tools: tools.look("mails", after="soon"), "'soon' is not a valid time; write ISO"),
         (lambda tools: tools.preview("mails", "cancel"), "name the messages: by a group, or due"),
+        (lambda tools: tools.preview("mails", "reschedule", before="0"), "needs a group"),
         (lambda tools: tools.cancel("mails"), "name the messages: by a group, or due"),
         (lambda tools: tools.cancel("mails", ["a"], group="g"), "give ids, or a group"),
         (lambda tools: tools.cancel("mails", ["a"] * 101), "101 ids are too many; give 100"),

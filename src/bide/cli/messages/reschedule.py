@@ -5,13 +5,14 @@ from typing import Any
 import click
 
 from bide.cli import option
-from bide.cli.bulk import change_many, waiting
+from bide.cli.bulk import change_many
 from bide.cli.command import on_store
 from bide.cli.errors import usage_error
 from bide.cli.message_output import print_outcomes
 from bide.cli.output import Output
 from bide.cli.rules import check_date
 from bide.cli.store import CommandStore
+from bide.queue.steps import is_movable
 
 
 @on_store(option.queue, click.argument("id", required=False), option.when, option.timezone)
@@ -76,5 +77,5 @@ def reschedule(
         lambda **how: orders.reschedule(**when, **rule, **how),
         dry_run=dry_run,
         undoable=undoable,
-        preview=lambda: waiting(orders, rule),
+        preview=lambda: filter(is_movable, orders.scan(**rule)),
     )

@@ -22,6 +22,7 @@ from bide.model.message import Message
 from bide.model.replies import Counts, Outcome
 from bide.model.undoing import Undoable
 from bide.queue.arguments import user_name
+from bide.queue.steps import is_movable
 from bide.queue.sync import Queue
 from bide.server.logs import DONE, Act, ActionLog
 
@@ -129,12 +130,18 @@ class AgentTools:
         """Count what a change would change, and show the first messages; change nothing."""
         with self._logged("preview", queue) as note:
             opened, rule = self._existing(queue), _checked_rule(group, after, before)
-            # A change of either kind changes the messages that no worker holds.
-            count = opened.cancel(**rule, dry_run=True)
+            count: int
+            if change == "cancel":
+                count = opened.cancel(**rule, dry_run=True)
+                changed = waiting(opened, rule)
+            else:
+                _must_have_group(group)
+                count = opened.reschedule(**rule, delay=0, dry_run=True)
+                changed = filter(is_movable, opened.scan(**rule))
             note(count)
-            messages = list(islice(waiting(opened, rule), PREVIEWED))
+            messages = list(islice(changed, PREVIEWED))
             return {
-                "would_change": count,
+                "would_change": int(count),
                 "change": change,
                 "first_messages": [self._shown(message) for message in messages],
             }
@@ -178,8 +185,7 @@ class AgentTools:
             if _by_ids(ids, group, after, before):
                 outcomes = [opened.reschedule(id, **time) for id in ids]
                 return self._changed(queue, outcomes, note)
-            if group is None:
-                raise InvalidArgument("without ids, reschedule needs a group")
+            _must_have_group(group)
             rule = _checked_rule(group, after, before)
             return self._undoable(queue, opened.reschedule(**time, **rule, undo=True), note)
 
@@ -294,6 +300,16 @@ def _checked_rule(group: str | None, after: str | None, before: str | None) -> d
     if group is None and after is None and before is None:
         raise InvalidArgument("name the messages: by a group, or due times after and before")
     return _rule(group, after, before)
+
+
+def _must_have_group(group: str | None) -> None:
+    """Refuse a reschedule by a rule that names no group.
+
+    Raises:
+        InvalidArgument: there is none.
+    """
+    if group is None:
+        raise InvalidArgument("without ids, reschedule needs a group")
 
 
 def _by_ids(ids: Sequence[str], *rule: str | None) -> bool:
