@@ -167,20 +167,34 @@ def complete_queue(ctx: click.Context, param: click.Parameter, incomplete: str) 
         logging.disable(logging.NOTSET)
 
 
-def _no_url(text: str) -> str:
-    """Return the name of a queue; refuse the URL of a store, which users may write there."""
-    if "://" in text:
-        raise click.BadParameter(f"{mask(text)} is a store; write --url before it")
-    return text
+def no_url(fix: str = "write --url before it") -> Callable[[str], str]:
+    """Return what reads a name, and refuses the URL of a store, which users may write there.
+
+    Args:
+        fix: what the user should do instead.
+    """
+
+    def read(text: str) -> str:
+        if "://" in text:
+            raise click.BadParameter(f"{mask(text)} is a store; {fix}")
+        return text
+
+    return read
 
 
-queue = click.argument("queue", shell_complete=complete_queue, type=_no_url)
+queue = click.argument("queue", shell_complete=complete_queue, type=no_url())
+optional_queue = click.argument(
+    "queue", required=False, shell_complete=complete_queue, type=no_url()
+)
+queues = click.argument(
+    "queues", nargs=-1, metavar="[QUEUE]...", shell_complete=complete_queue, type=no_url()
+)
 
 id = click.argument("id")
 
 internal = flag("--all", "own", help="Include the internal queues of bide.")
 
-prefix = click.argument("prefix", default="", type=_no_url)
+prefix = click.argument("prefix", default="", type=no_url())
 """The beginning of the names of queues; by default that of all."""
 
 when = together(
@@ -431,6 +445,11 @@ def port(name: str, purpose: str, usual: int) -> Decorator:
         "all addresses.",
     )
 
+
+_MODULE = no_url("name the module of the app here")
+app = click.argument("target", metavar="MODULE:APP", type=_MODULE)
+optional_app = click.argument("target", metavar="[MODULE:APP]", required=False, type=_MODULE)
+task = click.argument("target", metavar="MODULE:TASK", type=_MODULE)
 
 metrics = port("--metrics", "Serve Prometheus metrics.", 9464)
 

@@ -87,6 +87,33 @@ def test_a_prefix_of_no_queue_and_a_store_for_a_prefix(run: Bide, url: str) -> N
         assert "secret" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "audit URL",
+        "dead URL",
+        "past URL",
+        "recover URL",
+        "scan URL",
+        "import orders URL",
+        "move sqlite:///a.db sqlite:///b.db URL",
+        "subscription add URL --to https://shop.example/",
+        "subscription put shop URL https://shop.example/",
+        "worker URL",
+        "call URL",
+        "check-deploy URL",
+        "schedules URL",
+        "tasks URL",
+    ],
+)
+@pytest.mark.usefixtures("filled")
+def test_a_url_in_place_of_a_name_shows_no_password(run: Bide, line: str) -> None:
+    result = run(*line.replace("URL", "redis://me:secret@cache/0").split())
+    assert (result.stdout, result.exit_code) == ("", 2)
+    assert "redis://me:***@cache/0 is " in result.stderr
+    assert "secret" not in result.stderr
+
+
 @pytest.mark.usefixtures("filled")
 def test_a_queue_to_be_moved_is_not_there(run: Bide, url: str, tmp_path: Path) -> None:
     target = f"sqlite:///{tmp_path}/new.db"

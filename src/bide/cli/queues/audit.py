@@ -1,7 +1,5 @@
 """`bide audit`: check that every message is accounted for."""
 
-import click
-
 from bide.cli import option, output
 from bide.cli.command import on_store
 from bide.cli.output import Bar, Output, plural
@@ -10,8 +8,7 @@ from bide.model.replies import GONE, SIZES
 from bide.queue.results import Audit
 
 
-@on_store()
-@click.argument("queues", nargs=-1, metavar="[QUEUE]...", shell_complete=option.complete_queue)
+@on_store(option.queues)
 @option.internal
 def audit(store: CommandStore, out: Output, queues: tuple[str, ...], own: bool) -> bool:
     """Check that every message is accounted for.

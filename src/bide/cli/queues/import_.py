@@ -12,6 +12,7 @@ from bide.cli.errors import usage_error
 from bide.cli.input import export_lines
 from bide.cli.output import DONE, NOTHING, Bar, Output, plural, warn
 from bide.cli.store import CommandStore
+from bide.engines.registry import mask
 from bide.importing import take_over
 from bide.importing.redis_sorted_set import load_sorted_set
 from bide.queue.sync import Queue
@@ -123,10 +124,10 @@ def _check_options(source_option: str | None, options: dict[str, Any]) -> None:
 
 def _import_export(out: Output, queue: Queue, file: str, max_body: int) -> bool:
     """Put the messages of an export, and print how many; return whether none was refused."""
-    if file.startswith(("redis", "unix:")) and "://" in file:
+    if "://" in file:
         raise usage_error(
-            "to import a sorted set, name it with --redis-zset KEY; to take over the "
-            "messages of Celery and others, use --from"
+            f"{mask(file)} is no file; to import a sorted set, name it with --redis-zset KEY; to "
+            "take over the messages of Celery and others, use --from; bide move moves queues"
         )
     stream: IO[bytes] = click.File("rb").convert(file, None, click.get_current_context())
     size = Path(file).stat().st_size if Path(file).is_file() else None

@@ -27,7 +27,9 @@ MOST_SHOWN_IDS = 3
 @click.command()
 @click.argument("source")
 @click.argument("target")
-@click.argument("queues", nargs=-1, metavar="[QUEUE]...")
+@click.argument(
+    "queues", nargs=-1, metavar="[QUEUE]...", type=option.no_url("move takes two, then queues")
+)
 @option.flag("--follow", help="Keep moving new messages until Ctrl-C.")
 @option.flag("--dry-run", help="Only print what would be moved.")
 @option.count("--batch", most=MAX_PAGE, default=BATCH, help="How many messages move at a time.")

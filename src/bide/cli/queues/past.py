@@ -17,7 +17,7 @@ from bide.observing.past import reading_past
 COLUMNS = ("put", "done", "failed", "late p50", "p99")
 
 
-@on_store(click.argument("queue", required=False, shell_complete=option.complete_queue))
+@on_store(option.optional_queue)
 @click.option(
     "--for",
     "lasting",

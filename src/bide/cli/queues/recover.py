@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import click
 import msgspec
 
 from bide.cli import option
@@ -29,8 +28,7 @@ COLUMNS = (
 )
 
 
-@on_store()
-@click.argument("queues", nargs=-1, metavar="[QUEUE]...", shell_complete=option.complete_queue)
+@on_store(option.queues)
 @option.time("--drop-later-than", "Cancel messages that are later than this.")
 @option.flag("--latest-of-group", help="Keep only the last planned message of each group.")
 @option.time("--spread", "Make the others due evenly over this time from now on.")

@@ -133,7 +133,7 @@ def _per_second(text: str) -> float:
     return 1_000_000 / microseconds if microseconds else 0.0
 
 
-@on_any_store(click.argument("name"), click.argument("queue"), group=subscription)
+@on_any_store(click.argument("name"), option.queue, group=subscription)
 @click.argument("receiver", metavar="RECEIVER")
 @namespace_option
 @option.headers("A header for every request", ":")
@@ -183,7 +183,7 @@ def put(
     _print_secret(out, name, access_to(store).put(name, settings, secret))
 
 
-@on_any_store(click.argument("queue"), group=subscription)
+@on_any_store(option.queue, group=subscription)
 @click.option("--to", required=True, metavar="URL", help="https://... or amqp://...")
 @option.text("--name", "NAME", "The name of the subscription; by default the name of the queue.")
 @namespace_option

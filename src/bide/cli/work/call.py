@@ -15,7 +15,7 @@ from bide.model.errors import InvalidArgument
 
 
 @on_any_store(
-    click.argument("target", metavar="MODULE:TASK"),
+    option.task,
     click.argument("arguments", nargs=-1, metavar="[ARGUMENT]..."),
     option.put_options(option.changed),
 )

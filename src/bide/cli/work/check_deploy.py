@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-import click
 import msgspec
 
 from bide.cli import option
@@ -17,7 +16,7 @@ from bide.model.replies import Counts
 PENDING = ("delayed", "ready", "leased")
 
 
-@on_store(click.argument("target", metavar="MODULE:APP"))
+@on_store(option.app)
 @option.many(
     "--skip", "skipped", "QUEUE", "Leave out a queue of another app, or all that match a glob"
 )

@@ -46,8 +46,7 @@ def dead() -> None:
     """
 
 
-@on_store(group=dead, name="list")
-@click.argument("queue", required=False, shell_complete=option.complete_queue)
+@on_store(option.optional_queue, group=dead, name="list")
 @option.limit
 @filter_options
 def list_(

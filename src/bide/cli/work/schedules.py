@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import click
-
 from bide.cli import option
 from bide.cli.command import on_store
 from bide.cli.output import NAME, TEXT, Cell, Column, Output, first_line, warn
@@ -34,7 +32,7 @@ MOST = 1_000
 """How many messages are read of each queue, and listed of all, at most."""
 
 
-@on_store(click.argument("target", metavar="[MODULE:APP]", required=False))
+@on_store(option.optional_app)
 @option.count("-n", "--count", most=1_000, default=3, help="The number of due times of each.")
 def schedules(store: CommandStore, out: Output, target: str | None, count: int) -> None:
     """List schedules and messages that repeat, and when they are due next.

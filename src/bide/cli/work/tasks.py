@@ -28,7 +28,7 @@ STYLES = {"task": "green", "job": "green", "handler": "cyan"}
 
 
 @click.command()
-@click.argument("target", metavar="MODULE:APP")
+@option.app
 @option.output
 def tasks(target: str, as_json: bool) -> None:
     """List the tasks, jobs and handlers of an app.

@@ -9,7 +9,7 @@ from bide.cli import option
 
 
 @click.command()
-@click.argument("target", metavar="MODULE:APP")
+@option.app
 @option.count("--processes", most=1_000, default=1, help="The number of worker processes.")
 @option.text("--url", "URL", "The store. By default the one of the app, else BIDE_URL.")
 @option.text(

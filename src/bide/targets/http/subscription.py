@@ -257,8 +257,8 @@ def check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname
-    except ValueError as error:
-        raise InvalidArgument(f"url is not valid: {error}") from None
+    except ValueError:  # its text may have a part of a password
+        raise InvalidArgument("url is not valid: its host or port cannot be read") from None
     is_web = parts.scheme in ("http", "https") and bool(host)
     is_anonymous = parts.username is None and parts.password is None
     is_plain = len(url) <= 2_048 and url.isascii() and url.isprintable() and " " not in url

@@ -41,6 +41,7 @@ DAY = 86_400_000
         ({"url": "example.org/hook"}, "url must begin"),
         ({"url": "https://"}, "url must begin"),
         ({"url": "https://user:hushhush@example.org"}, "authorization header"),
+        ({"url": "https://user:hushhush/x@example.org"}, "url is not valid: its host or port"),
         ({"url": "https://example.org/#x"}, "fragment"),
         ({"url": "https://example.org:99999/"}, "url is not valid"),
         ({"url": "https://example.org/a b"}, "url must be"),
