@@ -1,7 +1,8 @@
 """The store that a command works on."""
 
 import socket
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -9,6 +10,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
+from bide.cli.output import warn
 from bide.engines.registry import DEFAULT_URL, is_server, mask
 from bide.lane.first_contact import missing_file
 from bide.lane.lane import Lane
@@ -115,6 +117,16 @@ class CommandStore(ExitStack):
         with suppress(StoreError):
             if not self.has(queue):
                 raise self.no_queue(queue)
+
+    @contextmanager
+    def telling_new(self, queue: str) -> Iterator[None]:
+        """Tell the user that a queue is new if what is done in the block makes it: maybe a typo."""
+        existed = True  # a token may not allow to look
+        with suppress(StoreError):
+            existed = self.has(queue)
+        yield
+        if not existed:
+            warn(f"{queue} is new: there was no such queue in {self.shown}")
 
     def names(self, prefix: str = "", *, own: bool = False) -> list[str]:
         """Return the names of the queues that begin with `prefix`.

@@ -63,6 +63,10 @@ def test_a_queue_that_is_new_by_a_slip_of_the_pen_is_told(run: Bide, orders: bid
     assert result.stderr.startswith("error: there is no queue 'orders2' in sqlite:///")
     assert result.stderr.endswith("; there are: orders, odrers\n")
     assert run("queues").stdout.count("\n") == 2
+    result = run("close-group", "ordres", "order:42")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("ordres is new: there was no such queue in sqlite:///")
+    assert run("close-group", "ordres", "order:42").stderr == ""
 
 
 def test_a_queue_that_a_typo_made_can_be_deleted(run: Bide, orders: bide.Queue) -> None:

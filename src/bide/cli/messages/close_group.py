@@ -18,7 +18,8 @@ def close_group(
     """Refuse puts into a group, and cancel what waits in it.
 
     What a retry, a revive or an edit would return to the group is cancelled, too. Repeating the
-    command is safe; a group that is closed for longer stays so. The queue need not exist yet.
+    command is safe; a group that is closed for longer stays so. The queue need not exist yet. A
+    line on stderr says so: it may be a typo.
 
     In a pipe the lines are: group, its name; until, Unix milliseconds; cancelled, number; stopping,
     number.
@@ -28,7 +29,8 @@ def close_group(
       bide close-group orders order:42
       bide close-group orders order:42 --keep 7d --running
     """
-    count = store.queue(queue).close_group(group, keep=keep, running=running)
+    with store.telling_new(queue):
+        count = store.queue(queue).close_group(group, keep=keep, running=running)
     until = round(count.until.timestamp() * 1000)
     facts = {"group": group, "until": until, "cancelled": int(count), "stopping": count.stopping}
     stopping = f", {count.stopping:,} stopping" if count.stopping else ""

@@ -5,7 +5,7 @@ import click
 from bide.cli import option
 from bide.cli.command import on_any_store
 from bide.cli.errors import usage_error
-from bide.cli.output import Output, warn
+from bide.cli.output import Output
 from bide.cli.store import CommandStore
 from bide.cli.times import read_duration, when
 
@@ -35,10 +35,8 @@ def pause(
     """
     if until is not None and lasting is not None:
         raise usage_error("give --until or --for, not both")
-    existed = store.has(queue)
-    settings = store.queue(queue).pause(until=until, lasting=lasting)
-    if not existed:
-        warn(f"{queue} is new: there was no such queue in {store.shown}")
+    with store.telling_new(queue):
+        settings = store.queue(queue).pause(until=until, lasting=lasting)
     facts = {"queue": queue, "paused": settings.paused}
     if settings.paused_until is not None:
         facts["paused_until"] = settings.paused_until

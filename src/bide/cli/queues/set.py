@@ -5,7 +5,7 @@ from typing import Any
 from bide.cli import option
 from bide.cli.command import on_any_store
 from bide.cli.errors import usage_error
-from bide.cli.output import DONE, Output, warn
+from bide.cli.output import DONE, Output
 from bide.cli.store import CommandStore
 from bide.cli.times import rounded
 from bide.model.times import limits_of
@@ -42,10 +42,8 @@ def set_(store: CommandStore, out: Output, queue: str, **given: Any) -> None:
         raise usage_error(
             "nothing to set: give at least one setting, such as --keep, --history or --limit"
         )
-    existed = store.has(queue)
-    configuration = store.queue(queue).configure(**given)
-    if not existed:
-        warn(f"{queue} is new: there was no such queue in {store.shown}")
+    with store.telling_new(queue):
+        configuration = store.queue(queue).configure(**given)
     facts = {
         "keep": configuration.keep,
         "history": configuration.history,
