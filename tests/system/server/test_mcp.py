@@ -223,6 +223,9 @@ def test_answers_are_bounded(mails: bide.Queue, tools: AgentTools) -> None:
     message = tools.look("mails", id="large")["message"]
     assert len(message["body"]) == MOST_BODY
     assert message["body_bytes_left_out"] == 5_002 - MOST_BODY
+    mails.put(1, id="headed", headers={"a": "x", "b": "y" * 5_000, "c": "z"}, delay="1h")
+    message = tools.look("mails", id="headed")["message"]
+    assert (message["headers"], message["headers_left_out"]) == ({"a": "x", "c": "z"}, 1)
     with mails.take(wait=0) as delivery:
         delivery.bury("boom " * 1_000)
     dead = tools.look("mails", state="dead")["messages"][0]

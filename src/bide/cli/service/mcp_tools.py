@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Literal
@@ -34,6 +34,9 @@ MOST_MESSAGES = 100
 
 MOST_BODY = 2_000
 """How many bytes of a body are shown, as JSON."""
+
+MOST_HEADERS = 2_000
+"""How many bytes of the headers of a message are shown, names and values."""
 
 MOST_REASON = 500
 """How many characters of the reason of a failure are shown."""
@@ -275,11 +278,29 @@ class AgentTools:
         if not self._shows_bodies:
             for name in HIDDEN:
                 facts.pop(name, None)
-        elif len(message.data) > MOST_BODY:
+            return facts
+        if len(message.data) > MOST_BODY:
             name = "body" if message.json else "bytes"
             facts[name] = message.data[:MOST_BODY].decode(errors="replace")
             facts["body_bytes_left_out"] = len(message.data) - MOST_BODY
+        headers = message.headers or {}
+        shown_headers = _first_headers(headers)
+        if len(shown_headers) < len(headers):
+            facts["headers"] = shown_headers
+            facts["headers_left_out"] = len(headers) - len(shown_headers)
         return facts
+
+
+def _first_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return those headers that are shown: whole ones, for which there is room."""
+    shown: dict[str, str] = {}
+    room = MOST_HEADERS
+    for name, value in headers.items():
+        size = len(name.encode()) + len(value.encode())
+        if size <= room:
+            shown[name] = value
+            room -= size
+    return shown
 
 
 def _rule(group: str | None, after: str | None, before: str | None) -> dict[str, Any]:
