@@ -88,13 +88,21 @@ def as_json(message: Message, **more: Any) -> dict[str, Any]:
     if message.successor is not None:
         facts["successor"] = message.successor.due(0)
     failures = [msgspec.structs.asdict(failure) for failure in facts.pop("failures")]
-    facts |= {**rule_facts(message), **window_facts(message), "version": message.version, **more}
+    facts |= {**rule_facts(message), **window_facts(message)}
+    if (version := seen_version(message)) is not None:
+        facts["version"] = version
+    facts |= more
     if failures:
         facts["failures"] = failures
     if data or not is_json:  # a server may withhold the body
         # JSON goes through as it is; bytes become base64.
         facts["body" if is_json else "bytes"] = msgspec.Raw(data) if is_json else data
     return facts
+
+
+def seen_version(message: Message) -> str | None:
+    """Return the version of a message; `None`: a server withholds the body, a part of it."""
+    return None if message.json and not message.data else message.version
 
 
 def body_line(message: Message) -> str:

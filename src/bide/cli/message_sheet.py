@@ -1,7 +1,7 @@
 """All fields of one message, for people, and why it is where it is."""
 
 from bide.cli import output
-from bide.cli.message_output import attempts_of, body_line
+from bide.cli.message_output import attempts_of, body_line, seen_version
 from bide.cli.output import STYLES, Cell, Output
 from bide.cli.rules import is_held, window_in_words, words_of
 from bide.cli.times import local, relative, span
@@ -71,7 +71,7 @@ def print_sheet(out: Output, message: Message, explanation: Explanation | None =
         ("expires", None if expires is None else moment(due + expires)),
         ("attempt", attempts_of(message, " of ")),
         *((name, None if value is None else str(value)) for name, value in options.items()),
-        ("version", message.version),
+        ("version", seen_version(message)),
         ("held by", message.holder),
         ("held until", moment(message.until)),
         ("stopping", None if message.stopping is None else (_stopping(message), "yellow")),

@@ -210,3 +210,20 @@ def _settle_over_http(run: Bide, url: str) -> None:
     assert "secret" not in json.loads(told)
     assert run("extend", "orders", "-", "--url", url, stdin=told).exit_code == 0
     assert run("ack", "orders", "-", "--url", url, stdin=told).exit_code == 0
+
+
+def test_what_shows_no_body_shows_no_version(run: Bide, orders: bide.Queue, url: str) -> None:
+    orders.put(1, id="a")
+    lane = open_lane(url)
+    rights = (["read", "bodies"], ["read"])
+    tokens = [Tokens(lane).create(None, list(names))[0] for names in rights]
+    with running(ServerApp(Settings(store=url))) as port:
+        for command in ("get orders a --json", "scan orders --json"):
+            results = [
+                run(*command.split(), "--url", f"http://:{token}@127.0.0.1:{port}")
+                for token in tokens
+            ]
+            assert [result.stderr for result in results] == ["", ""]
+            whole, withheld = (json.loads(result.stdout).keys() for result in results)
+            assert whole - withheld == {"body", "version"}
+    close_lane(lane)
