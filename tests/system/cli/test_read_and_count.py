@@ -238,7 +238,16 @@ def test_history_shows_how_messages_ended(run: Bide, orders: bide.Queue) -> None
     assert all(attempt["start"] <= attempt["end"] for attempt in found[0]["attempts"])
     nothing = run("history", "orders", "b")
     assert (nothing.stdout, nothing.exit_code) == ("", 1)
-    assert "nothing is remembered of b in orders" in nothing.stderr
+    assert nothing.stderr.startswith("nothing is remembered of b in orders: b is not in orders: ")
+    assert "bide set" not in nothing.stderr
+    orders.put(1, id="b", delay=60)
+    waiting = run("history", "orders", "b")
+    assert (waiting.stdout, waiting.exit_code) == ("", 1)
+    assert waiting.stderr.startswith("nothing is remembered of b in orders: b is due at ")
+    orders.configure(history=0)
+    assert run("history", "orders", "b").stderr.endswith(
+        "; 'bide set orders --history 7d' remembers\n"
+    )
 
 
 def test_get_says_how_a_message_that_is_gone_ended(run: Bide, orders: bide.Queue) -> None:

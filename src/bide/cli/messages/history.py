@@ -21,7 +21,8 @@ def history(store: CommandStore, out: Output, queue: str, id: str) -> bool:
       bide history orders order-42
       bide history orders order-42 --json | jq .attempts
     """
-    ends = store.existing(queue).history(id)
+    orders = store.existing(queue)
+    ends = orders.history(id)
     for end in ends:
         if out.terminal:
             by = f" by {end.by}" if end.by else ""
@@ -48,5 +49,6 @@ def history(store: CommandStore, out: Output, queue: str, id: str) -> bool:
                 facts["result"] = msgspec.Raw(end.result)
             out.line(facts, end.how, iso(end.moment), end.by or "", end.attempt)
     if not ends:
-        warn(f"nothing is remembered of {id} in {queue}; 'bide set {queue} --history 7d' remembers")
+        hint = "" if orders.counts().history else f"; 'bide set {queue} --history 7d' remembers"
+        warn(f"nothing is remembered of {id} in {queue}: {orders.explain(id).sentence}{hint}")
     return bool(ends)
