@@ -7,7 +7,13 @@ from typing import Any
 import msgspec
 
 from bide.model.errors import InvalidArgument
-from bide.server.access.rights import ALL_QUEUES, RIGHT_OF_VERB, Caller, Right
+from bide.server.access.rights import (
+    ALL_QUEUES,
+    RIGHT_OF_VERB,
+    Caller,
+    Right,
+    valid_patterns,
+)
 
 RIGHTS: dict[str, Right] = {
     # A postponement is a part of a recovery, which the dashboard has no form for.
@@ -46,7 +52,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         log: whether the action log is shown, as far as it is about these queues.
 
     Raises:
-        InvalidArgument: an action does not exist.
+        InvalidArgument: an action does not exist, or a pattern cannot match a queue.
 
     Example:
         >>> Access(name="ann", actions={"cancel", "revive"}).may("purge")
@@ -57,12 +63,13 @@ class Access(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     actions: Collection[str] = ()
     bodies: bool = True
     namespace: str | None = None
-    queues: tuple[str, ...] = ALL_QUEUES
+    queues: Collection[str] = ALL_QUEUES
     log: bool = False
 
     def __post_init__(self) -> None:
         if unknown := [action for action in self.actions if action not in ACTIONS]:
             raise InvalidArgument(f"actions={unknown!r} must be among {', '.join(ACTIONS)}")
+        _ = self.caller  # checks the patterns
 
     @classmethod
     def of(cls, caller: Caller) -> "Access":
@@ -88,7 +95,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def caller(self) -> Caller:
         """Whose names of queues these are."""
-        return Caller(self.namespace, frozenset(), self.queues)
+        return Caller(self.namespace, frozenset(), valid_patterns(self.queues, self.namespace))
 
 
 AccessFunction = Callable[[Mapping[str, Any]], Access | Awaitable[Access | None] | None]

@@ -13,6 +13,7 @@ from bide.dashboard.access import Access, AccessFunction
 from bide.dashboard.actions import act
 from bide.dashboard.pages import PAGES
 from bide.dashboard.reading import ReadLately, StoreReader
+from bide.dashboard.redaction import hidden_names
 from bide.dashboard.rendering import (
     LANGUAGES,
     STATIC,
@@ -110,11 +111,11 @@ class Dashboard:
     bodies: LargeBodies = field(default_factory=lambda: LargeBodies(MAX_FORM))
 
     def __post_init__(self) -> None:
+        self.hide = hidden_names(self.hide)
         self.own_gate = None if self.gate is not None else _gate_of(self.url, self.clock)
         """The gate, unless it is that of a server; then `close` closes its lane."""
         self._lately: BoundedDict[str | None, ReadLately] = BoundedDict(MOST_NAMESPACES)
         """By namespace: what was read lately."""
-        self.hide = frozenset(name.lower() for name in self.hide)
         self._text = ClientText(self.url)
         """Converts errors to texts for visitors."""
 
@@ -401,7 +402,8 @@ def asgi(
         action_log: a file to which a JSON line is appended for each action.
 
     Raises:
-        InvalidArgument: the URL names no kind of store, or the file cannot be written.
+        InvalidArgument: the URL names no kind of store, `hide` is one text, or the file cannot be
+            written.
 
     Example:
         >>> from bide.dashboard import Access

@@ -281,7 +281,7 @@ class StoreReader:
             prefix: how the names of the queues begin.
             after: the page begins after this name, the visitor's.
         """
-        key = access.namespace, access.queues, prefix, after
+        key = access.caller, prefix, after
 
         async def read() -> Glance:
             """Read the page and one sample of its queues, and add that to the samples before."""
@@ -350,7 +350,7 @@ class StoreReader:
             access: the access of the visitor.
             command: which slots, of a queue or of several, by their names in the store.
         """
-        key = "past", access.namespace, access.queues, command
+        key = "past", access.caller, command
         try:
             async with asyncio.timeout(FORECAST_PATIENCE):
                 return await self.recent.get(key, PAST_EVERY, lambda: self._visit.past(command))

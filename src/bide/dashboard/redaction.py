@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from bide.model.ended import End
-from bide.model.errors import AccessDenied
+from bide.model.errors import AccessDenied, InvalidArgument
 from bide.model.message import Message, withheld
 
 HIDDEN = "•••"
@@ -37,6 +37,19 @@ class Shown(NamedTuple):
     text: str
     cut: int = 0
     """How many of its characters (bytes of what is no text) are left out."""
+
+
+def hidden_names(hide: Collection[str]) -> frozenset[str]:
+    """Return the names that are not shown, in lower case.
+
+    Raises:
+        InvalidArgument: they are one text, whose letters would be the names.
+    """
+    if isinstance(hide, str):
+        raise InvalidArgument(
+            f"hide={hide!r} is a text and no list of names; write hide=[{hide!r}]"
+        )
+    return frozenset(name.lower() for name in hide)
 
 
 def redact(value: Any, hide: Collection[str]) -> Any:

@@ -12,6 +12,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 from bide.dashboard.access import Access
 from bide.dashboard.app import Dashboard
+from bide.dashboard.redaction import hidden_names
 from bide.engines.registry import opener
 from bide.model.limits import MAX_FORM
 from bide.server.logs import ActionLog
@@ -42,13 +43,14 @@ class ThreadedDashboard:
         action_log: a file to which a JSON line is appended for each action.
 
     Raises:
-        InvalidArgument: the URL names no kind of store, or the file cannot be written.
+        InvalidArgument: the URL names no kind of store, `hide` is one text, or the file cannot be
+            written.
     """
 
     def __init__(self, store: str, hide: Collection[str], action_log: str | None) -> None:
         opener(store)
         self._store = store
-        self._hide = tuple(hide)
+        self._hide = hidden_names(hide)
         self._action_log = ActionLog(action_log)
         self._lock = threading.Lock()
         """Held while `_running` is read or replaced."""
@@ -179,7 +181,8 @@ def wsgi(
         action_log: a file to which a JSON line is appended for each action.
 
     Raises:
-        InvalidArgument: the URL names no kind of store, or the file cannot be written.
+        InvalidArgument: the URL names no kind of store, `hide` is one text, or the file cannot be
+            written.
 
     Example:
         >>> from bide.dashboard import Access

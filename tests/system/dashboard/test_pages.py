@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 
 import bide
-from bide.dashboard.access import Access
+from bide.dashboard import Access, asgi, wsgi
 from bide.dashboard.pages.messages import error_kind
 from bide.dashboard.reading import QUEUES
 from bide.lane.shared import close_lane, open_lane
@@ -419,6 +420,29 @@ def test_a_visitor_sees_only_the_queues_of_their_patterns(stage: Stage) -> None:
     assert "other" not in page
     assert "mail" not in page
     assert tenant.get("/queue?queue=other/orders").status == 400
+
+
+def test_patterns_may_be_any_collection(stage: Stage) -> None:
+    for name in ("orders.new", "mail"):
+        stage.queue(name).put(1, id="one", delay=9)
+    collections: list[Collection[str]] = [["orders.*"], {"orders.*"}, {"orders.*": 1}.keys()]
+    for queues in collections:
+        visitor = stage.visitor(Access(queues=queues, log=True))
+        for page in ("", "dead", "workers", "log", "queue?queue=orders.new"):
+            assert visitor.get(f"/{page}").status == 200
+        assert visitor.get("/queue?queue=mail").status == 403
+    assert stage.visitor(Access(queues=())).get("/queue?queue=mail").status == 403
+
+
+def test_one_text_is_no_collection_of_patterns_or_names() -> None:
+    with pytest.raises(InvalidArgument, match=r"write queues=\['orders\.\*'\]"):
+        Access(queues="orders.*")
+    with pytest.raises(InvalidArgument, match="not a pattern of queues"):
+        Access(queues=["orders *"])
+    with pytest.raises(InvalidArgument, match=r"write hide=\['card'\]"):
+        asgi("memory://", access=lambda scope: None, hide="card")
+    with pytest.raises(InvalidArgument, match=r"write hide=\['card'\]"):
+        wsgi("memory://", access=lambda environ: None, hide="card")
 
 
 def test_what_the_server_keeps_is_not_shown(stage: Stage, ann: Visitor) -> None:

@@ -105,7 +105,7 @@ async def log(view: PageView) -> HtmlPage:
     page, problem = Entries([], None), ""
     if path is not None:
         # All on which `read` depends: visitors with other rights get results of their own.
-        key = "log", access.namespace, access.queues, before, *filters.values()
+        key = "log", access.caller, before, *filters.values()
         try:
             page = await view.store.recent.get(key, SAMPLE_EVERY, read)
         except OSError as error:

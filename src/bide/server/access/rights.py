@@ -326,13 +326,28 @@ def check_patterns(patterns: Iterable[str], namespace: str | None) -> tuple[str,
             namespace.
 
     Raises:
-        InvalidArgument: one of them cannot match a queue, or there are none or too many.
+        InvalidArgument: one of them cannot match a queue, they are one text, or there are none or
+            too many.
     """
-    distinct_patterns = tuple(dict.fromkeys(patterns))
+    distinct_patterns = valid_patterns(patterns, namespace)
     if not 0 < len(distinct_patterns) <= MAX_PATTERNS:
         raise InvalidArgument(
             f"queues has {len(distinct_patterns)} patterns; write 1 to {MAX_PATTERNS}"
         )
+    return distinct_patterns
+
+
+def valid_patterns(patterns: Iterable[str], namespace: str | None) -> tuple[str, ...]:
+    """Return patterns as `check_patterns` does, whatever their number.
+
+    Raises:
+        InvalidArgument: one of them cannot match a queue, or they are one text.
+    """
+    if isinstance(patterns, str):  # ("orders.*") has no comma: each letter would be a pattern
+        raise InvalidArgument(
+            f"queues={patterns!r} is a text and no list of patterns; write queues=[{patterns!r}]"
+        )
+    distinct_patterns = tuple(dict.fromkeys(patterns))
     for pattern in distinct_patterns:
         without_slash = pattern.replace("/", "", 1) if namespace is None else pattern
         if not _PATTERN.fullmatch(without_slash):
