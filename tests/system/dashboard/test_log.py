@@ -65,6 +65,34 @@ def test_what_the_dashboard_does_is_in_it(stage: Stage, logged: Logged) -> None:
     assert "bob cancel orders a 1 done 192.0.2.7" in text_of(visitor.get("/log").text)
 
 
+def test_each_view_of_a_result_is_in_it_and_a_refresh_shows_none(
+    stage: Stage, logged: Logged
+) -> None:
+    settings = {"history": "1d", "result_ttl": "1d"}
+    for name, keep in (("gone", None), ("kept", "1d")):
+        queue = stage.queue(name, **settings, **({"keep": keep} if keep else {}))
+        queue.put(1, id="plain")
+        queue.put(1, id="card")
+        for delivery in queue.claim(2):
+            delivery.ack(result=4711 if delivery.id == "card" else None)
+    visitor = logged.visitor()
+    shown = "<summary>Result</summary>"
+
+    def lines() -> int:
+        return logged.path.read_text().count('"act":"show"')
+
+    for page, has_line in (("gone&id=plain", 0), ("gone&id=card", 1), ("kept&id=card", 1)):
+        lines_before = lines()
+        page = f"/message?queue={page}"
+        assert (shown in visitor.get(page).text) == page.endswith("card")
+        assert lines() - lines_before == has_line
+        refreshed = visitor.get(page, hx_request="true")
+        assert refreshed.status == 200
+        assert 'id="why"' in refreshed.text
+        assert shown not in refreshed.text
+        assert lines() - lines_before == has_line
+
+
 def test_who_may_not_see_it_gets_neither_the_page_nor_the_link(
     stage: Stage, logged: Logged
 ) -> None:

@@ -92,12 +92,13 @@ async def message(view: PageView) -> HtmlPage:
         raise PageRefused(404, "no-message", id)
     facts = await view.store.explain(full, id)
     explanation = Explanation(id, view.own(full), facts)
+    if view.refreshes:
+        ends = []  # the live part has no bodies and no results
+    elif message is not None or any(end.result for end in ends):
+        view.log_shown_bodies(view.own(full), 1, id)
     if message is None:  # only the history knows it
-        view.log_shown_bodies(view.own(full), 1, id)  # its results
         context = {"explanation": explanation, "queue": view.own(full), "id": id, "ends": ends}
         return HtmlPage("ended.html", context)
-    if not view.refreshes:
-        view.log_shown_bodies(view.own(full), 1, id)
     return HtmlPage(
         "message.html",
         {
