@@ -38,6 +38,9 @@ def test_a_put_replaces_or_refuses_when_told_to(client: Client) -> None:
     assert client.put(f"{ONE}?on_conflict=raise", {"body": 3}).problem["error"] == "AlreadyExists"
     lost = client.put(ONE, {"body": 3}, if_none_match="*")
     assert (lost.status, lost.problem["outcomes"][0]["id"]) == (412, "order-42")
+    both = client.put(f"{ONE}?on_conflict=replace", {"body": 3}, if_none_match="*")
+    assert (both.status, both.problem["field"]) == (400, "if-none-match")
+    assert client.get(ONE).json["body"] == 2
 
 
 def test_puts_with_latest_debounce_and_follow_what_is_leased(client: Client) -> None:

@@ -60,6 +60,10 @@ async def put_named(call: ApiCall, query: given.PutQuery) -> Answer:
     """
     item = await given.item_of(call, query, check_name(call.request.part("id")))
     must_be_fresh = given.wants_fresh(call)
+    if must_be_fresh and query.on_conflict == "replace":
+        raise invalid(
+            "if-none-match", "if-none-match replaces nothing; leave out on_conflict=replace"
+        )
     if_match = call.request.header("if-match")
     if if_match is not None:
         return await _replace(call, item, query.on_conflict, if_match)
