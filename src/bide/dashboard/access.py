@@ -7,11 +7,13 @@ from typing import Any
 import msgspec
 
 from bide.model.errors import InvalidArgument
+from bide.model.internal_queues import internal_queue
 from bide.server.access.rights import (
     ALL_QUEUES,
     RIGHT_OF_VERB,
     Caller,
     Right,
+    is_for_admins,
     valid_patterns,
 )
 
@@ -91,6 +93,16 @@ class Access(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def may(self, action: str) -> bool:
         """Tell whether an action is allowed."""
         return action in self.actions
+
+    def may_read(self, queue: str) -> bool:
+        """Tell whether messages of a queue are shown, if it is one of the visitor's queues.
+
+        Requests to replace workers are shown to those who may make them.
+
+        Args:
+            queue: its name.
+        """
+        return self.may("stop") or not is_for_admins(internal_queue(queue), only_reads=True)
 
     @cached_property
     def caller(self) -> Caller:

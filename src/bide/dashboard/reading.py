@@ -270,7 +270,9 @@ class StoreReader:
         return [
             full
             for full in reply.names
-            if (name := caller.own(full)) is not None and (own or is_listed(name, prefix))
+            if (name := caller.own(full)) is not None
+            and (own or is_listed(name, prefix))
+            and access.may_read(full)
         ]
 
     async def glance(self, access: Access, prefix: str = "", after: str = "") -> Glance:

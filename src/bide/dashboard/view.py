@@ -12,7 +12,7 @@ from bide.dashboard.reading import StoreReader
 from bide.dashboard.redaction import Redaction
 from bide.engines.registry import mask
 from bide.model.commands import Command
-from bide.model.errors import InvalidArgument
+from bide.model.errors import AccessDenied, InvalidArgument
 from bide.model.identity import check_queue
 from bide.model.limits import MAX_URL
 from bide.model.times import unix
@@ -303,7 +303,10 @@ class PageView:
         """
         if not (name := self.request.get("queue")):
             raise PageRefused(404, "not-found")
-        return check_queue(self.access.caller.full(name))
+        full = check_queue(self.access.caller.full(name))
+        if not self.access.may_read(full):
+            raise AccessDenied(f"queue={name!r} is shown to those who may stop workers")
+        return full
 
     async def admit(self, command: Command | Bulk | Undo) -> AbstractContextManager[Any]:
         """Refuse a command that is beyond a quota of the visitor's namespace.

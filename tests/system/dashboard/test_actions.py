@@ -329,6 +329,26 @@ def test_only_who_may_stop_workers_changes_orders_in_internal_queues(
     assert orders.get("a") is None
 
 
+def test_only_who_may_stop_workers_sees_the_requests(stage: Stage) -> None:
+    stage.queue(STOPS, actor="eve").put(1, id="web1:7", delay=60)
+    pages = (
+        "queue?queue=bide:stops",
+        "message?queue=bide:stops&id=web1:7",
+        "dead?queue=bide:stops",
+    )
+    lists = ("?prefix=bide:", "search?prefix=bide:&q=web1")
+    reader = stage.visitor(Access(name="bob", actions=["cancel", "audit"]))
+    admin = stage.visitor(Access(name="ann", actions=["stop"]))
+    for page in pages:
+        assert (reader.get(f"/{page}").status, admin.get(f"/{page}").status) == (403, 200)
+    for page in lists:
+        assert [
+            STOPS in re.findall(r">([\w:]+)</a>", one.get(f"/{page}").text)
+            for one in (reader, admin)
+        ] == [False, True]
+    assert reader.do("audit", queue=STOPS).status == 403
+
+
 def test_a_visitor_acts_only_on_their_queues(stage: Stage) -> None:
     mail = stage.queue("mail")
     mail.put(1, id="a", delay=60)
