@@ -169,15 +169,22 @@ def test_a_server_that_goes_away_is_waited_for(tmp_path: Path) -> None:
             assert watching.stderr is not None
             orders.put(1)
 
-            def heard(count: int) -> Any:
+            def heard(count: int, *others: str) -> Any:
                 while True:
                     assert watching.stdout is not None
-                    told = json.loads(watching.stdout.readline())
-                    if told["queues"] and told["queues"][0]["put"] == count:
-                        return told
+                    first, *further = json.loads(watching.stdout.readline())["queues"] or [None]
+                    names = [queue["queue"] for queue in further]
+                    if first and (first["put"], names) == (count, list(others)):
+                        return first
 
             heard(1)
-            assert "rates" in heard(1)["queues"][0]
+            assert "rates" in heard(1)
+            with bide.Queue("typo", orders.url) as typo:
+                typo.put(1, id="a")
+                heard(1, "typo")
+                typo.cancel("a")
+                typo.delete()
+                heard(1)
             server.kill()
             assert "waiting for it" in watching.stderr.readline()
             orders.put(2)

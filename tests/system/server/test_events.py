@@ -89,6 +89,25 @@ def test_a_tick_follows_all_that_has_changed(client: Client) -> None:
         assert stream.until("counts")["counts"]["sizes"]["delayed"] == 0
 
 
+@pytest.mark.parametrize("workers", ["false", "true"])
+def test_what_is_deleted_is_told_and_forgotten(client: Client, workers: str) -> None:
+    subscription = {"queue": "orders", "url": "https://shop.example/hook"}
+    for queue in ("orders", "typo"):
+        client.put(f"/v1/queues/{queue}/messages/a", {"body": 1, "delay": "1h"})
+    assert client.put("/v1/subscriptions/shop", subscription).status == 201
+    with listening(client, f"counts=0.02&workers={workers}") as stream:
+        assert stream.until("subscription")["subscription"] == "shop"
+        client.send("DELETE", "/v1/queues/typo/messages/a")
+        assert client.send("DELETE", "/v1/queues/typo").status < 300
+        assert stream.until("gone") == {"queue": "typo"}
+        assert client.send("DELETE", "/v1/subscriptions/shop").status == 204
+        assert stream.until("gone") == {"subscription": "shop"}
+        stream.until("tick")
+        assert stream.next()[0] == "tick"  # each is told once
+        client.put("/v1/queues/typo/messages/a", {"body": 1, "delay": "1h"})
+        assert stream.until("counts")["queue"] == "typo"
+
+
 def test_workers_are_told_with_or_without_work(client: Client) -> None:
     say(client.app.service.settings.store, "web1:7", "orders", "mail")
     for queue in ("orders", "mail"):

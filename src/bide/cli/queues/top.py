@@ -73,6 +73,8 @@ def read_events(store: CommandStore, prefix: str, interval: float) -> Iterator[t
             event = msgspec.json.decode(data)
             if kind == "counts" and is_listed(event["queue"], prefix):
                 queues[event["queue"]] = msgspec.convert(event["counts"], Counts)
+            elif kind == "gone":
+                queues.pop(event.get("queue"), None)
             elif kind == "workers":
                 report = event
             elif kind == "problem":

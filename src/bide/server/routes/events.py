@@ -59,9 +59,10 @@ async def events(call: ApiCall, query: EventsQuery) -> None:
     Server-sent events: `hint` (a message of `queue` can be claimed in `wake_in` milliseconds);
     `counts` (`queue`, `counts`) and, if requested, `workers` (the workers of the queues, how
     many messages each leases, and the lateness of the last minute); `subscription` (the new
-    `state` of one, such as an open circuit, with the reason, whichever server pushes it), which
-    need the right `read`; `tick`, after all of these that have changed; and `problem`, a problem
-    document, when the store is away or the token is no longer valid.
+    `state` of one, such as an open circuit, with the reason, whichever server pushes it), and
+    `gone` (a `queue` or a `subscription` that was told of was deleted), which need the right
+    `read`; `tick`, after all of these that have changed; and `problem`, a problem document, when
+    the store is away or the token is no longer valid.
     """
     interval = milliseconds(wire.span(query.counts), "counts") / 1000
     if query.workers and not interval:
@@ -174,15 +175,18 @@ class _Stream:
             counts_by_queue = {name: await service.counts(caller.full(name)) for name in names}
         for name, counts in counts_by_queue.items():
             if self._counts.get(name) != counts:
-                self._counts[name] = counts
                 events.append(_event("counts", {"queue": name, "counts": counts}))
+        gone = self._counts.keys() - counts_by_queue.keys()
+        events += [_event("gone", {"queue": name}) for name in sorted(gone)]
+        self._counts = counts_by_queue
         events += self._subscription_events(await service.pushing.known(), now)
         events.append(_event("tick", {"now": now}))
         await self._send("".join(events))
         self._call.visit.let_go()  # the replies are sent: an open stream keeps no room for them
 
     def _subscription_events(self, subscriptions: Mapping[str, Known], now: int) -> Iterator[str]:
-        """Yield the events of subscriptions whose state has changed."""
+        """Yield the events of subscriptions whose state has changed, or that are gone."""
+        current: dict[str, SubscriptionOf] = {}
         for full_name, (subscription, circuit) in subscriptions.items():
             if (queue := self._own(subscription.queue)) is None:
                 continue
@@ -193,10 +197,13 @@ class _Stream:
             elif state != "active":
                 reason = circuit.error
             name = self._call.caller.name_of(subscription.name)
-            content = SubscriptionOf(name, queue, state, reason)
+            content = current[full_name] = SubscriptionOf(name, queue, state, reason)
             if self._subscriptions.get(full_name) != content:
-                self._subscriptions[full_name] = content
                 yield _event("subscription", content)
+        for full_name in self._subscriptions.keys() - current.keys():
+            name = self._subscriptions[full_name].subscription
+            yield _event("gone", {"subscription": name})
+        self._subscriptions = current
 
     async def _sample(self, queues: list[str], now: int) -> Sample:
         """Count queues, and find their workers."""
