@@ -197,6 +197,22 @@ def test_workers_of_another_namespace_are_nobodys_business(serve: Serve, make_to
     assert root.get("/v1/queues").json["queues"] == ["mail/orders", "shop/orders"]
 
 
+def test_ids_are_told_to_those_who_may_read_or_claim(serve: Serve, make_token: Any) -> None:
+    server = serve(auth="required")
+    admin = server.with_token(make_token("shop", "admin"))
+    admin.put(f"{Q}/messages/patient-4711", {"body": 1})
+    admin.post(f"{Q}/claim", {"lease": "1h"})
+    for rights, told in ((["put", "change"], False), (["consume"], True), (["read"], True)):
+        client = server.with_token(make_token("shop", rights=rights))
+        with listening(client, "counts=0") as stream:
+            assert admin.send("DELETE", f"{Q}/messages/patient-4711?running=true").status == 202
+            admin.put(f"/v1/queues/mail/messages/{rights[0]}", {"body": 1})
+            queues = [stream.until("hint")["queue"]]
+            while queues[-1] != "mail":
+                queues.append(stream.until("hint")["queue"])
+            assert ("orders patient-4711" in queues) == told
+
+
 def test_a_worker_by_http_is_told_of_in_its_namespace(serve: Serve, make_token: Any) -> None:
     server = serve(auth="required")
     consumer = make_token("shop", "consume")

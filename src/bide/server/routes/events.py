@@ -56,7 +56,9 @@ class SubscriptionOf(msgspec.Struct, omit_defaults=True):
 async def events(call: ApiCall, query: EventsQuery) -> None:
     """Stream events.
 
-    Server-sent events: `hint` (a message of `queue` can be claimed in `wake_in` milliseconds);
+    Server-sent events: `hint` (a message of `queue` can be claimed in `wake_in` milliseconds; with
+    an id after the name of the queue, that message was cancelled or has ended: this needs the right
+    `read` or `consume`);
     `counts` (`queue`, `counts`) and, if requested, `workers` (the workers of the queues, how
     many messages each leases, and the lateness of the last minute); `subscription` (the new
     `state` of one, such as an open circuit, with the reason, whichever server pushes it), and
@@ -240,7 +242,10 @@ class _Stream:
             queue: the full name, with a space and an id if it is the end of a message.
         """
         full_name, space, id = queue.partition(" ")
-        name = self._call.caller.own(full_name)
+        caller = self._call.caller
+        if id and not (caller.may("read") or caller.may("consume")):  # it may learn of no ids
+            return None
+        name = caller.own(full_name)
         if name is None or not name.startswith(self._query.prefix):
             return None
         return f"{name}{space}{id}"
