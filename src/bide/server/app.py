@@ -19,7 +19,7 @@ from bide.server.call import ApiCall
 from bide.server.http.client_address import network_of
 from bide.server.limits.gate import Visit
 from bide.server.limits.request_bodies import ClientGone, Receive, RequestBody
-from bide.server.logs import DONE, Act, count_of, log_request
+from bide.server.logs import DONE, Act, count_of, log_request, message_of
 from bide.server.metrics import exporting_server
 from bide.server.operation import Answer, Operation
 from bide.server.problem import Problem, as_json, of_bide
@@ -140,18 +140,12 @@ def _log_acts(call: ApiCall, result: str, content: object) -> None:
     request, caller = call.request, call.visit.caller
     acts = call.acts
     if result != DONE:  # a refused batch has executed no command
-        acts = [Act(act.act, act.queue, 0, result) for act in acts]
+        acts = [Act(act.act, act.queue, 0, result, act.target) for act in acts]
     if not acts:
         names = {name: unquote(part) for name, part in request.names.items()}
-        acts = [
-            Act(
-                request.operation.name,
-                names.get("queue"),
-                count_of(content),
-                result,
-                names.get("name"),
-            )
-        ]
+        queue = names.pop("queue", None)
+        target = next(iter(names.values()), None) or message_of(content)
+        acts = [Act(request.operation.name, queue, count_of(content), result, target)]
     call.service.action_log.write(
         acts,
         who=caller.name or caller.token or "",

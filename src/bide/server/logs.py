@@ -92,7 +92,7 @@ class Act(msgspec.Struct, omit_defaults=True):
     result: str = DONE
     """"done", or the kind of the problem."""
     target: str | None = None
-    """The subscription or token that was changed or shown."""
+    """The subscription, token, worker or message that it is about, if it is one."""
 
 
 class ActionLogLine(msgspec.Struct, omit_defaults=True):
@@ -232,6 +232,19 @@ def count_of(content: Any) -> int | None:
         if isinstance(count := getattr(content, name, None), int):
             return count + len(getattr(content, "stopping", ()))
     return None
+
+
+def message_of(content: Any) -> str | None:
+    """Return the id of the message that an answer is about, if it is one.
+
+    Example:
+        >>> message_of(Outcome("a", True))
+        'a'
+    """
+    if isinstance(content, Outcome):
+        return content.id
+    outcomes = getattr(content, "outcomes", None)
+    return outcomes[0].id if isinstance(outcomes, list) and len(outcomes) == 1 else None
 
 
 def _is_counted(element: Any) -> bool:

@@ -204,22 +204,15 @@ def test_a_line_says_who_did_what_from_where_and_with_what_result(
         "namespace": "shop",
         "queue": "orders",
     }
-    told = [
-        ("putMany", "done", 2),
-        ("claim", "done", 1),
-        ("ack", "done", 1),
-        ("counts", "forbidden", None),
-        ("cancel", "not-found", None),
+    told: list[dict[str, Any]] = [
+        {"act": "putMany", "result": "done", "messages": 2},
+        {"act": "claim", "result": "done", "messages": 1},
+        {"act": "ack", "result": "done", "messages": 1, "target": one["id"]},
+        {"act": "counts", "result": "forbidden"},
+        {"act": "cancel", "result": "not-found", "target": "none"},
     ]
-    for line, (act, result, messages) in zip(found, told, strict=False):
-        expected = {
-            **common,
-            "act": act,
-            "result": result,
-            "time": line["time"],
-            "request": line["request"],
-        }
-        assert line == expected | ({} if messages is None else {"messages": messages})
+    for line, expected in zip(found, told, strict=False):
+        assert line == {**common, **expected, "time": line["time"], "request": line["request"]}
     refused = found[-1]
     assert (refused["act"], refused["result"]) == ("counts", "unauthorized")
     assert "who" not in refused
@@ -246,6 +239,45 @@ def test_each_command_of_a_batch_has_a_line(server: Client, make_token: Any, log
         ("purge", "orders", 0, "forbidden"),
         ("batch", None, None, "invalid-argument"),
         ("undo", "orders", None, "nothing-to-undo"),
+    ]
+
+
+def test_a_line_names_the_one_message_or_worker_that_it_is_about(
+    server: Client, make_token: Any, log: Path
+) -> None:
+    client = server.with_token(make_token("shop", "admin"))
+    client.put(f"{Q}/messages/a%2Fb", {"body": 1, "delay": 60})
+    made = client.post(f"{Q}/messages", {"body": 1, "delay": 60}).json["id"]
+    client.post("/v1/workers/web1:7/stop", {})
+    items = [{"id": id, "data": "MQ=="} for id in ("c", "d")]
+    commands: list[dict[str, Any]] = [
+        {"command": "put", "items": items[:1]},
+        {"command": "put", "items": items},
+        {"command": "ack", "leases": [["c", 1]]},
+        {"command": "history", "id": "c"},
+        {"command": "cancel", "ids": ["c"]},
+        {"command": "cancel", "ids": ["c", "d"]},
+        {"command": "cancel", "where": {"after": 0}},
+        {"command": "count"},
+    ]
+    batch = {"commands": [{**command, "queue": "orders"} for command in commands]}
+    assert client.post("/v1/batch", batch).status == 200
+    reader = server.with_token(make_token("shop", "read"))
+    cancel = {"command": "cancel", "queue": "orders", "ids": ["d"]}
+    assert reader.post("/v1/batch", {"commands": [cancel]}).status == 403
+    assert [(line["act"], line.get("target")) for line in lines(log, 12)] == [
+        ("putNamed", "a/b"),
+        ("put", made),
+        ("stopWorker", "web1:7"),
+        ("put", "c"),
+        ("put", None),
+        ("ack", "c"),
+        ("history", "c"),
+        ("cancel", "c"),
+        ("cancel", None),
+        ("cancel", None),
+        ("count", None),
+        ("cancel", "d"),
     ]
 
 

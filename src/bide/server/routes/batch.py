@@ -69,7 +69,12 @@ async def batch(call: ApiCall, content: RequestBatch) -> Answer:
     service, caller = call.service, call.visit.caller
     if service.action_log.is_on:
         call.acts = [
-            Act(str(command.__struct_config__.tag), command.queue) for command in content.commands
+            Act(
+                str(command.__struct_config__.tag),
+                command.queue,
+                target=_message_of(command),
+            )
+            for command in content.commands
         ]
     commands: list[Any] = []
     message_count = 0
@@ -105,6 +110,18 @@ async def batch(call: ApiCall, content: RequestBatch) -> Answer:
     if call.request.content_type == MSGPACK:
         return Answer(200, msgspec.msgpack.encode(answer_content), content_type=MSGPACK)
     return Answer(200, answer_content)
+
+
+def _message_of(command: Any) -> str | None:
+    """Return the id of the message that a command names, if it is one."""
+    for field in ("leases", "ids", "items"):
+        if named := getattr(command, field, None):
+            if len(named) > 1:
+                return None
+            name: str = named[0] if field == "ids" else named[0].id
+            return name
+    id: str | None = getattr(command, "id", None)
+    return id
 
 
 async def _execute(call: ApiCall, request: RequestBatch, commands: Sequence[Any]) -> list[Any]:
