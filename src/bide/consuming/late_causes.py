@@ -1,10 +1,11 @@
 """How late deliveries of a queue begin, and why: each millisecond of lateness has one cause."""
 
+import asyncio
 import operator
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from bide.consuming.handling import Handling
 from bide.consuming.store_client import StoreClient
@@ -129,6 +130,12 @@ PROMPT = 0.05
 LONGEST = 60 * DAY_MS
 """For how long before a delivery it is known when its window was closed, in milliseconds."""
 
+MOST_CLOSINGS = 60
+"""How many of these times are known at most of a window: one a day, or more in less time."""
+
+MOST_WINDOWS = 100
+"""For how many windows of messages is looked at a time; of others, nothing is known."""
+
 MOST = 10_000
 """How many of them are gathered at most."""
 
@@ -174,7 +181,9 @@ class LateCauses:
                 )
                 for pause in explained.pauses
             ]
-        self._count_by_cause()
+        for window, late in self._take_late():
+            self._count_by_cause(window, late)
+            await asyncio.sleep(0)  # deliveries go on
 
     def count(self) -> None:
         """Count how late deliveries began."""
@@ -184,21 +193,28 @@ class LateCauses:
             if handling.message.planned is None and late <= PROMPT:
                 timer.append(late)
             else:
-                self._late[_window_of(handling)].append(_waited(handling))
+                window = _window_of(handling)
+                if window not in self._late and len(self._late) >= MOST_WINDOWS:
+                    window = None
+                self._late[window].append(_waited(handling))
         self.begun.clear()
         self._tally.lateness.observe(*lateness)
         self._observe("timer", timer)
         if sum(map(len, self._late.values())) >= MOST:
-            self._count_by_cause()
+            for window, waits in self._take_late():
+                self._count_by_cause(window, waits)
 
-    def _count_by_cause(self) -> None:
-        """Count the lateness so far by its causes, with the pauses that were read last."""
-        for window, late in self._late.items():
-            closed = self._closed(window, late)
-            blocks = blocks_of(self._pauses, self.unserved, closed)
-            for cause, parts in causes_of(late, blocks).items():
-                self._observe(cause, [ms / 1000 for ms in parts if ms])
+    def _take_late(self) -> list[tuple[Window | None, list[Waited]]]:
+        """Return how late deliveries waited, by the window of their messages, and forget it."""
+        late = list(self._late.items())
         self._late.clear()
+        return late
+
+    def _count_by_cause(self, window: Window | None, late: Sequence[Waited]) -> None:
+        """Count the lateness of deliveries by its causes, with the pauses that were read last."""
+        blocks = blocks_of(self._pauses, self.unserved, self._closed(window, late))
+        for cause, parts in causes_of(late, blocks).items():
+            self._observe(cause, [ms / 1000 for ms in parts if ms])
 
     def _closed(self, window: Window | None, late: Sequence[Waited]) -> Iterator[Span]:
         """Yield when a window of messages, or that of the handlers, was closed meanwhile."""
@@ -206,7 +222,8 @@ class LateCauses:
         start = max(min(waited[0] for waited in late), end - LONGEST)
         for closing_window in {window, self._window}:
             if closing_window is not None:
-                yield from closing_window.closed_between(round(start), round(end))
+                spans = closing_window.closed_between(round(start), round(end))
+                yield from islice(spans, MOST_CLOSINGS)
 
     def _observe(self, cause: str, seconds: list[float]) -> None:
         if seconds:

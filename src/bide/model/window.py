@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import cached_property, lru_cache
 from itertools import groupby
+from typing import ClassVar
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -135,8 +136,12 @@ class Window:
             >>> Window("Thu 01:00-02:00").opening(0)
             3600000
         """
-        opening = self._first(moment, self._first_open)
-        return LATEST if opening is None else min(opening, LATEST)
+        since, opening = self._known_opening
+        if not since <= moment <= opening:
+            first = self._first(moment, self._first_open)
+            opening = LATEST if first is None else min(first, LATEST)
+            object.__setattr__(self, "_known_opening", (moment, opening))
+        return opening
 
     def closing(self, moment: int) -> int | None:
         """Return a time if it is closed then, or else when it closes; `None`: it never does.
@@ -145,7 +150,14 @@ class Window:
             >>> Window("Thu 00:00-02:00").closing(0), Window("Mon-Sun").closing(0)
             (7200000, None)
         """
-        return self._first(moment, self._first_closed)
+        since, closing = self._known_closing
+        if not since <= moment < closing:
+            first = self._first(moment, self._first_closed)
+            if first is None:
+                return None
+            closing = first
+            object.__setattr__(self, "_known_closing", (moment, closing))
+        return closing
 
     def closed_since(self, moment: int) -> int:
         """Return the first time that has the same opening as another one.
@@ -156,11 +168,15 @@ class Window:
             >>> Window("Thu 00:00-02:00, Thu 03:00-04:00").closed_since(10_800_000)
             7200000
         """
-        opening = self.opening(moment)
-        # Each holiday may be the only day of its week on which it would have been open.
-        first = max(0, moment - _LONGEST_CLOSED - 7 * DAY_MS * len(self.holidays))
-        times = range(first, moment)
-        return first + bisect_left(times, opening, key=self.opening)
+        since, opening = self._known_closed
+        if not since <= moment <= opening:
+            opening = self.opening(moment)
+            # Each holiday may be the only day of its week on which it would have been open.
+            first = max(0, moment - _LONGEST_CLOSED - 7 * DAY_MS * len(self.holidays))
+            times = range(first, moment)
+            since = first + bisect_left(times, opening, key=self.opening)
+            object.__setattr__(self, "_known_closed", (since, opening))
+        return since
 
     def closed_between(self, start: int, end: int) -> Iterator[Span]:
         """Yield when it is closed between two times.
@@ -169,11 +185,11 @@ class Window:
             >>> list(Window("01:00-02:00").closed_between(0, 10_800_000))
             [(0, 3600000), (7200000, 10800000)]
         """
-        closing = self.closing(start)
+        closing = self._first(start, self._first_closed, end)
         while closing is not None and closing < end:
             opening = min(self.opening(closing), end)
             yield closing, opening
-            closing = self.closing(opening)
+            closing = self._first(opening, self._first_closed, end)
 
     @property
     def dense_holidays(self) -> str:
@@ -194,28 +210,40 @@ class Window:
     def _zone(self) -> ZoneInfo:
         return zone_of(self.timezone)
 
+    # Many messages have one window, and times that are near each other.
+
+    _known_opening: ClassVar[Span] = 1, 0
+    """A moment and its opening, which is that of all moments in between, too."""
+    _known_closing: ClassVar[Span] = 1, 0
+    """A moment at which it is open and its closing, which is that of all moments in between."""
+    _known_closed: ClassVar[Span] = 1, 0
+    """The first time that has an opening, and that opening."""
+
     @cached_property
     def _closed_days(self) -> frozenset[int]:
         """The holidays, as numbers of days since 1970."""
         return frozenset((day - _EPOCH).days for day in self.holidays)
 
-    def _first(self, moment: int, look: Callable[[int], int | None]) -> int | None:
+    def _first(
+        self, moment: int, look: Callable[[int], int | None], until: int = LATEST
+    ) -> int | None:
         """Return the first time from a moment on at which the wall clock shows what is looked for.
 
         Args:
             moment: in Unix milliseconds.
             look: returns the first such time from another one on, both as the wall clock shows
-                them, in milliseconds; `None`: there is none.
+                them, in milliseconds; `None`: there is none. It is called again where the clocks
+                change.
+            until: what is later may not be found.
         """
-        start = moment
-        while start < LATEST:
-            offset = self._offset(start)
-            shown = look(start + offset)
-            if shown is None:
-                return None
+        start, offset = moment, self._offset(moment)
+        shown = look(start + offset)
+        while shown is not None and start < until:
             end = min(shown - offset, start + STEADY)
             if self._offset(end) != offset:  # the clocks change until then, at the latest
                 start = self._change(start, end)
+                offset = self._offset(start)
+                shown = look(start + offset)
             elif end == shown - offset:
                 return end
             else:
@@ -249,20 +277,22 @@ class Window:
         return None
 
     def _first_closed(self, shown: int) -> int | None:
-        """Return when it is closed next, as the wall clock shows it."""
-        spans = _parsed(self.hours).spans
-        closing, last_day = shown, max(self._closed_days, default=0)
-        while closing // DAY_MS <= max(last_day, shown // DAY_MS + 7):
+        """Return when it is closed next, as the wall clock shows it; `None`: it never is."""
+        hours, closing = _parsed(self.hours), shown
+        if hours.are_always:  # then only holidays close it
+            today = _EPOCH + timedelta(days=shown // DAY_MS)
+            holidays = self.holidays[bisect_left(self.holidays, today) :]
+            return max(shown, (holidays[0] - _EPOCH).days * DAY_MS) if holidays else None
+        while True:  # until a time of the week that is none of its hours, at the latest
             number, time = divmod(closing, DAY_MS)
             ends = [
                 end
-                for start, end in spans[(number + _EPOCH_WEEKDAY) % 7]
+                for start, end in hours.spans[(number + _EPOCH_WEEKDAY) % 7]
                 if start <= time < end and number not in self._closed_days
             ]
             if not ends:
                 return closing
             closing = number * DAY_MS + max(ends)
-        return None
 
 
 @dataclass(frozen=True)
@@ -272,6 +302,11 @@ class _Hours:
     text: str
     spans: tuple[tuple[Span, ...], ...]
     """Of each day from Monday on, in milliseconds after its midnight, the first one first."""
+
+    @property
+    def are_always(self) -> bool:
+        """Whether they are all times of the week."""
+        return self.spans == (((0, DAY_MS),),) * 7
 
 
 @lru_cache(maxsize=512)

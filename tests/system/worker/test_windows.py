@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 import bide
+from bide.consuming import late_causes
 from bide.consuming.late_causes import blocks_of
 from bide.lane.steps import arun_steps
 from bide.model.commands import Claim, RetryCommand
 from bide.model.replies import Claimed
+from bide.model.time_rule import TimeRule
 from bide.observing.circumstances import explaining
 from bide.observing.explanation import Explanation
 from bide.testing import FakeClock, ManualWorker, ScratchStore
@@ -138,6 +140,31 @@ def test_lateness_in_a_closed_window_is_told_apart(scene: Scene) -> None:
             await scene.pass_time(lambda: causes(runner).get("window"), 10)
             expected = MONDAY.timestamp() - put_at / 1000
             assert causes(runner)["window"] == pytest.approx(expected, abs=1)
+
+    scene.play(story())
+
+
+@pytest.mark.parametrize(("windows", "known"), [(1, True), (0, False)])
+def test_windows_that_close_often_cost_little(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, windows: int, *, known: bool
+) -> None:
+    monkeypatch.setattr(late_causes, "MOST_WINDOWS", windows)
+    half_hours = bide.Window(", ".join(f"{hour}:00-{hour}:30" for hour in range(5, 24)))
+
+    async def story() -> None:
+        @scene.app.handler("q")
+        async def call(_: Any) -> None: ...
+
+        await scene.put(1, rule=TimeRule(window=half_hours).text)
+        put_at = scene.clock.now()
+        scene.clock.advance(5 * DAY)
+        async with scene.at_work() as runner:
+            await scene.acked(1)
+            await scene.pass_time(lambda: causes(runner), 10)
+            spans = [*half_hours.closed_between(put_at, scene.clock.now())]
+            closed = [(end - start) / 1000 for start, end in spans][: late_causes.MOST_CLOSINGS]
+            assert len(spans) > len(closed)
+            assert causes(runner).get("window") == (sum(closed) if known else None)
 
     scene.play(story())
 

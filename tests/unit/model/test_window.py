@@ -14,6 +14,7 @@ from bide.model.limits import MAX_RULE
 from bide.model.time_rule import TimeRule, time_rule_of, window_of
 from bide.model.times import LATEST
 from bide.model.window import LONGEST_HOURS, MAX_HOLIDAYS, Window
+from tests.counting import count_calls
 
 HOUR = 3_600_000
 DAY = 24 * HOUR
@@ -214,6 +215,26 @@ def test_it_opens_after_any_number_of_holidays() -> None:
     assert Window("Mon-Sun", holidays=["2026-12-25"]).closing(at("2026-12-01")) == at("2026-12-25")
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Africa/Casablanca"])
+def test_what_is_far_away_costs_little(zone: str) -> None:
+    """The clocks of a zone change a few times a year."""
+    now, century_ends = at("2026-12-01"), ["2099-12-25"]
+    window = Window("Mon-Sun", zone, century_ends)
+    assert count_calls(lambda: window.closing(now)).total() < 50_000
+    assert count_calls(lambda: window.closing(now + DAY)).total() < 10
+    other = Window("Mon-Sun", zone, century_ends)
+    assert count_calls(lambda: list(other.closed_between(now, now + HOUR))).total() < 100
+    days = [date(2026, 12, 1) + timedelta(days=number) for number in range(MAX_HOLIDAYS)]
+    closed = Window("Mon-Sun", zone, days)
+    assert count_calls(lambda: closed.opening(now + DAY)).total() < 3_000
+    hours = range(now + DAY, now + 900 * DAY, HOUR)
+    openings = count_calls(lambda: [closed.opening(hour) for hour in hours])
+    assert openings.total() < 2 * len(hours)
+    assert openings["utcoffset"] == 0
+    # A message that has expired asks for this; a claim may bring a thousand.
+    assert count_calls(lambda: [closed.closed_since(hour) for hour in hours])["opening"] < 100
+
+
 def test_the_end_of_times_is_open() -> None:
     assert Window("Mon").opening(LATEST) == LATEST
     assert Window("Mon").opening(LATEST - 1) == LATEST
@@ -281,6 +302,17 @@ def test_opening_and_closing_are_each_others_bounds(window: Window, moment: int)
     if closes is not None:
         assert window.is_open(closes - 1)
         assert not window.is_open(closes)
+
+
+@given(windows, st.lists(st.integers(0, 60 * 24), min_size=2, max_size=9), moments)
+def test_what_was_asked_before_changes_no_answer(
+    window: Window, hours: list[int], start: int
+) -> None:
+    for moment in (start + number * HOUR for number in hours):
+        other = Window(window.hours, window.timezone, window.holidays)
+        assert window.opening(moment) == other.opening(moment)
+        assert window.closing(moment) == other.closing(moment)
+        assert window.closed_since(moment) == other.closed_since(moment)
 
 
 def test_a_rule_says_what_to_do_about_too_many_holidays() -> None:
