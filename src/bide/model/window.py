@@ -316,8 +316,7 @@ def _parsed(hours: str) -> _Hours:
     Raises:
         InvalidArgument: they cannot be read.
     """
-    if len(hours) > LONGEST_HOURS:
-        raise InvalidArgument(f"window={hours[:40]!r}... is longer than {LONGEST_HOURS} characters")
+    _check_length(hours, hours)
     plain = re.sub(r"\s*[-\u2013]\s*", "-", " ".join(hours.lower().split()))
     spans: list[Span] = []
     texts = []
@@ -332,7 +331,19 @@ def _parsed(hours: str) -> _Hours:
             "09:00-18:00', 'Mon-Fri 09:00-12:00, 13:00-18:00; Sat 10:00-14:00', '22:00-06:00' or "
             "'Fri 22:00-Mon 06:00'"
         ) from None
-    return _Hours("; ".join(texts), _by_day(spans))
+    usual = "; ".join(texts)
+    _check_length(usual, hours)  # the rule of a message has it in this form
+    return _Hours(usual, _by_day(spans))
+
+
+def _check_length(text: str, hours: str) -> None:
+    """Check the length of hours, in one form.
+
+    Raises:
+        InvalidArgument: they are too long.
+    """
+    if len(text) > LONGEST_HOURS:
+        raise InvalidArgument(f"window={hours[:40]!r}... is longer than {LONGEST_HOURS} characters")
 
 
 def _part(text: str) -> tuple[str, list[Span]]:

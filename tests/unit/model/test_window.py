@@ -113,6 +113,7 @@ def test_days_without_times_share_those_that_follow() -> None:
         ("Mon 09:00-Mon 09:00", "a span ends when it begins"),
         ("Fri 22:00-Sat 06:00, 10:00-12:00", "'10:00-12:00' names no day"),
         ("Mon," * 70, f"is longer than {LONGEST_HOURS} characters"),
+        (",".join(f"{hour}-{hour}:30" for hour in range(24)), "is longer than 256 characters"),
     ],
 )
 def test_hours_that_cannot_be_read_say_why(hours: str, why: str) -> None:
