@@ -1,7 +1,8 @@
 """Commands that depend on the replies before them, written once for threads and for tasks."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import msgspec
 
@@ -16,14 +17,21 @@ L = TypeVar("L", bound=Scan | ListEnded)
 Steps = Generator[Command, Any, R]
 """Yields commands, receives their replies or raises why there is none, and returns a result."""
 
+LongSteps = Generator[Command | None, Any, R]
+"""Steps that compute for long: they also yield `None`, where other tasks may run."""
 
-def run_steps(steps: Generator[C, Any, R], ask: Callable[[C], Any]) -> R:
+
+@overload
+def run_steps(steps: Generator[C, Any, R], ask: Callable[[C], Any]) -> R: ...
+@overload
+def run_steps(steps: LongSteps[R], ask: Callable[[Command], Any]) -> R: ...
+def run_steps(steps: Generator[Any, Any, R], ask: Callable[[Any], Any]) -> R:
     """Execute each command of some steps with `ask`; return their result."""
     try:
         command = next(steps)
         while True:
             try:
-                reply = ask(command)
+                reply = None if command is None else ask(command)
             except BaseException as error:  # noqa: BLE001  (the steps raise it, unless they go on)
                 command = steps.throw(error)
             else:
@@ -33,13 +41,36 @@ def run_steps(steps: Generator[C, Any, R], ask: Callable[[C], Any]) -> R:
         return result
 
 
-async def arun_steps(steps: Generator[C, Any, R], ask: Callable[[C], Awaitable[Any]]) -> R:
-    """Async form of `run_steps`."""
+async def _pause() -> None:
+    """Let other tasks run."""
+    await asyncio.sleep(0)
+
+
+@overload
+async def arun_steps(steps: Generator[C, Any, R], ask: Callable[[C], Awaitable[Any]]) -> R: ...
+@overload
+async def arun_steps(
+    steps: LongSteps[R],
+    ask: Callable[[Command], Awaitable[Any]],
+    pause: Callable[[], Awaitable[None]] = _pause,
+) -> R: ...
+async def arun_steps(
+    steps: Generator[Any, Any, R],
+    ask: Callable[[Any], Awaitable[Any]],
+    pause: Callable[[], Awaitable[None]] = _pause,
+) -> R:
+    """Async form of `run_steps`.
+
+    Args:
+        steps: the steps.
+        ask: executes a command.
+        pause: is called where other tasks may run.
+    """
     try:
         command = next(steps)
         while True:
             try:
-                reply = await ask(command)
+                reply = await (pause() if command is None else ask(command))
             except BaseException as error:  # noqa: BLE001  (the steps raise it, unless they go on)
                 command = steps.throw(error)
             else:

@@ -15,7 +15,7 @@ from inspect import signature
 from types import GenericAlias
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast, get_args
 
-from bide.lane.steps import Steps, arun_steps, following
+from bide.lane.steps import LongSteps, arun_steps, following
 from bide.model.commands import (
     Cancel,
     Command,
@@ -249,7 +249,9 @@ class AsyncQueue(BaseQueue):
             reply = await lane.acall(command, self, wait)
         return reply if result_of is None else result_of(reply)
 
-    async def _run(self, steps: Steps[T], *, wait: float | None = None, within: object = None) -> T:
+    async def _run(
+        self, steps: LongSteps[T], *, wait: float | None = None, within: object = None
+    ) -> T:
         """Execute the commands of some steps; return their result."""
         if self._closed:  # there may be no command
             raise self._was_closed()

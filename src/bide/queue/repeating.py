@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from bide.lane.steps import Steps, following, outcomes_of
+from bide.lane.steps import LongSteps, Steps, following, outcomes_of
 from bide.model.commands import Edit, ForecastCommand, Put, Scan
 from bide.model.errors import InvalidArgument
 from bide.model.limits import BULK
@@ -126,13 +126,16 @@ def _changed(message: Message, **changes: Any) -> str:
 
 def backfilling(
     builder: CommandBuilder, id: str, after: Moment, before: Moment
-) -> Steps[list[Outcome]]:
+) -> LongSteps[list[Outcome]]:
     """Put the runs of a message whose times are in a span, each as a message of its own."""
     start, end = unix(after, "after"), unix(before, "before")
     message = yield from _repeating(builder, id)
     if message is None:
         raise InvalidArgument(f"there is no message {id!r} in queue {builder.queue!r}")
-    items = list(runs_between(message, start, end, builder.now()))
+    items: list[Item] = []
+    for item in runs_between(message, start, end, builder.now()):
+        items.append(item)
+        yield None
     return (yield from outcomes_of(*putting_runs(builder.queue, items)))
 
 
@@ -141,13 +144,13 @@ def putting_runs(queue: str, items: Iterable[Item]) -> list[Put]:
     return [Put(queue, part) for part in in_bytes(items, BULK)]
 
 
-def forecasting(command: ForecastCommand) -> Steps[Forecast]:
+def forecasting(command: ForecastCommand) -> LongSteps[Forecast]:
     """Count when messages are due, with all runs of those that repeat."""
     reply = yield from counting_runs(command)
     return Forecast.of(reply, command.bucket)
 
 
-def counting_runs(command: ForecastCommand, most: int | None = None) -> Steps[Forecasted]:
+def counting_runs(command: ForecastCommand, most: int | None = None) -> LongSteps[Forecasted]:
     """Count when messages are due, with all runs of those that repeat; return a store's reply.
 
     Args:
@@ -168,7 +171,9 @@ def counting_runs(command: ForecastCommand, most: int | None = None) -> Steps[Fo
             effort += len(page.messages)
             _check_effort(effort, most)
             for message in page.messages:
+                yield None
                 for at in _later_runs(message, end):
+                    yield None
                     effort += 1
                     _check_effort(effort, most)
                     if at > reply.start:

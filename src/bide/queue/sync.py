@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from msgspec import UNSET, UnsetType
 
-from bide.lane.steps import Steps, first_of, following, run_steps
+from bide.lane.steps import LongSteps, first_of, following, run_steps
 from bide.model.commands import (
     Cancel,
     Command,
@@ -1307,7 +1307,7 @@ class Queue(BaseQueue):
             reply = lane.call(command, self, wait)
         return reply if result_of is None else result_of(reply)
 
-    def _run(self, steps: Steps[T], *, wait: float | None = None, within: object = None) -> T:
+    def _run(self, steps: LongSteps[T], *, wait: float | None = None, within: object = None) -> T:
         """Execute the commands of some steps; return their result."""
         if self._closed:  # there may be no command
             raise self._was_closed()

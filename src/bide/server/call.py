@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from typing import Any, TypeVar
 
-from bide.lane.steps import Steps, arun_steps
+from bide.lane.steps import LongSteps, arun_steps
 from bide.model.commands import Command, Queues
 from bide.model.identity import actor_of
 from bide.model.internal_queues import internal_queue, is_listed
@@ -106,9 +106,9 @@ class ApiCall:
         """
         return expect(kind, await self._execute(command))
 
-    async def carry_out(self, steps: Steps[T]) -> T:
+    async def carry_out(self, steps: LongSteps[T]) -> T:
         """Execute steps, each as `ask` does, and return their result."""
-        return await arun_steps(steps, self._execute)
+        return await arun_steps(steps, self._execute, self.service.large_bodies.pauses())
 
     async def _execute(self, command: Command) -> Reply:
         with await self.visit.admitted([command]) as admitted:

@@ -603,6 +603,31 @@ def test_a_forecast_counts_all_runs_if_asked(reminders: bide.Queue) -> None:
     assert forecast.later == 1
 
 
+def test_what_counts_many_runs_lets_other_tasks_go_on(clock: FakeClock) -> None:
+    async def story() -> None:
+        steps = 0
+
+        async def other() -> None:
+            nonlocal steps
+            while True:
+                steps += 1
+                await asyncio.sleep(0)
+
+        async with bide.AsyncQueue("q", "memory://forecast-beside", clock=clock) as queue:
+            await queue.put("x", id="ann", repeat=bide.Every("1m"))
+            beside = asyncio.create_task(other())
+            forecast = await queue.forecast("1h", "5h", repeats=True)
+            assert steps > sum(forecast.counts) - 10 > 200
+            before_put = steps
+            now = clock.now() / 1000
+            put = await queue.backfill("ann", after=now - 6_000, before=now)
+            beside.cancel()
+            assert len(put) == 100
+            assert steps - before_put >= 100
+
+    asyncio.run(story())
+
+
 def test_a_forecast_counts_the_runs_after_one_under_way(
     timed: bide.Queue, clock: FakeClock
 ) -> None:

@@ -2,7 +2,7 @@
 
 import base64
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from math import ceil
 from pathlib import Path
@@ -19,6 +19,7 @@ from bide.model.times import LATEST, iso
 from bide.queue.repeating import MAX_BACKFILL
 from bide.server.app import ServerApp
 from bide.server.limits import quotas as module
+from bide.server.limits.request_bodies import LargeBodies
 from bide.server.settings import Quota, Settings
 from bide.testing import FakeClock
 from bide.testing.hooks import lane_of
@@ -103,6 +104,25 @@ def test_a_claim_that_waits_gets_the_next_run(serve: Serve) -> None:
     assert claim(client) == []
     assert client.get(ONE).status == 404
     assert runs == sorted(set(runs))
+
+
+def test_a_forecast_lets_other_requests_go_on(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused = 0
+
+    def counted(_: LargeBodies) -> Callable[[], Awaitable[None]]:
+        async def pause() -> None:
+            nonlocal paused
+            paused += 1
+
+        return pause
+
+    client.put(ONE, {"body": 1, "repeat": {"every": "1m"}})
+    monkeypatch.setattr(LargeBodies, "pauses", counted)
+    counts = client.get(f"{Q}/forecast?bucket=1h&horizon=5h&repeats=true").json["counts"]
+    assert sum(counts) == 300
+    assert paused >= 299
 
 
 def test_a_forecast_counts_all_runs_up_to_a_limit(client: Client) -> None:
