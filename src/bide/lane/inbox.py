@@ -36,6 +36,31 @@ def is_empty(command: Command, reply: Reply) -> bool:
     return is_watch and isinstance(reply, Ends) and reply.state in PENDING
 
 
+MOST_TRIES = 1_000
+"""How often a claim asks at most while all that it finds goes back."""
+
+
+def is_to_ask_again(claim: Command, replies: Sequence[Claimed]) -> bool:
+    """Tell whether all that a claim found went back, so that others may be due behind it.
+
+    Args:
+        claim: the command.
+        replies: to it so far.
+    """
+    last = replies[-1]
+    if last.messages or last.next != 0 or len(replies) >= MOST_TRIES:
+        return False
+    return isinstance(claim, Claim) and claim.count > 0
+
+
+def last_of(replies: Sequence[Claimed]) -> Claimed:
+    """Return the last reply to a claim, with the messages that died by all of them."""
+    if len(replies) == 1:
+        return replies[0]
+    died = [message for reply in replies for message in reply.died]
+    return msgspec.structs.replace(replies[-1], died=died)
+
+
 FOREVER = float("inf")
 """The wait of a claim that ends only with messages."""
 

@@ -26,7 +26,14 @@ from bide.lane.executor import (
     log_died,
     refuse_to_wait,
 )
-from bide.lane.inbox import AsyncRequest, BlockingRequest, LaneRequest, is_empty
+from bide.lane.inbox import (
+    AsyncRequest,
+    BlockingRequest,
+    LaneRequest,
+    is_empty,
+    is_to_ask_again,
+    last_of,
+)
 from bide.lane.lane_thread import LaneThread
 from bide.logs import waiting_lines, write_lines
 from bide.model import forks
@@ -79,6 +86,9 @@ class Lane(LaneThread):
     ) -> Reply:
         """Execute a command, and block until its reply is there.
 
+        A claim that does not wait asks again while all that it finds goes back, unless it has an
+        `identity`: then the other process does, with another one.
+
         Args:
             command: the command.
             owner: the queue object that calls; see `release`.
@@ -94,12 +104,19 @@ class Lane(LaneThread):
             forks.notice_fork()
         if command.only_reads and (reads := self._reader()) is not self:
             return reads.call(command, owner)
+        replies: list[Claimed] = []
         try:
-            reply = self._execute_now(command, identity)
-            if reply is None or (wait and is_empty(command, reply)):
-                deadline = None if wait is None else self.clock.monotonic() + wait
-                reply = self._submit_and_wait(BlockingRequest(command, owner, deadline, identity))
-            return reply
+            while True:
+                reply = self._execute_now(command, identity)
+                if reply is None or (wait and is_empty(command, reply)):
+                    deadline = None if wait is None else self.clock.monotonic() + wait
+                    request = BlockingRequest(command, owner, deadline, identity)
+                    reply = self._submit_and_wait(request)
+                if type(reply) is not Claimed:
+                    return reply
+                replies.append(reply)
+                if wait or identity is not None or not is_to_ask_again(command, replies):
+                    return last_of(replies)
         finally:
             if waiting_lines:
                 write_lines()
@@ -205,6 +222,23 @@ class Lane(LaneThread):
             if reads is not self:
                 return await reads.acall(command, owner)
         deadline = None if wait is None else self.clock.monotonic() + wait
+        replies: list[Claimed] = []
+        while True:
+            reply = await self._acall_once(command, owner, deadline, identity)
+            if type(reply) is not Claimed:
+                return reply
+            replies.append(reply)
+            if wait or identity is not None or not is_to_ask_again(command, replies):
+                return last_of(replies)
+
+    async def _acall_once(
+        self,
+        command: Command,
+        owner: object,
+        deadline: float | None,
+        identity: Identity | None,
+    ) -> Reply:
+        """Let the lane's thread execute a command, and return its reply."""
         loop = asyncio.get_running_loop()
         request = AsyncRequest(
             command, owner, deadline, identity, loop=loop, future=loop.create_future()

@@ -343,7 +343,6 @@ def test_a_run_now_follows_a_run_whose_last_lease_is_over() -> None:
         assert reminders.run_now("ann")
         now = iso(store.clock.now())
         assert f"the next one that of {now[:10]} {now[11:19]}" in str(reminders.explain("ann"))
-        assert reminders.claim() == []
         (delivery,) = reminders.claim()
         assert (delivery.attempt, delivery.message.run_at) == (1, store.clock.datetime())
         assert [letter.id for letter in reminders.dead()] == [f"ann@{iso(START)}"]

@@ -99,6 +99,24 @@ def test_a_lapsed_lease_waits_for_the_opening(calls: bide.Queue, clock: FakeCloc
     assert (message(calls).due_at, message(calls).attempt) == (MONDAY, 1)
 
 
+def test_what_is_closed_hides_nothing_from_a_claim(calls: bide.Queue, clock: FakeClock) -> None:
+    """Also where the claim does not wait, and takes one at a time."""
+    closed = [bide.NewMessage("x", window=OFFICE, priority=1, group="closed") for _ in range(12)]
+
+    async def use() -> None:
+        async with bide.AsyncQueue("calls", url_of_queue(calls), clock=clock) as queue:
+            await queue.reschedule(group="closed", at=FRIDAY)
+            await queue.put_many([*closed, "two"])
+            assert [delivery.body for delivery in await queue.claim()] == ["two"]
+
+    calls.put_many(closed)
+    calls.put("one", delay="2h")
+    go_to(clock, FRIDAY + timedelta(hours=2))
+    assert [delivery.body for delivery in calls.claim()] == ["one"]
+    assert calls.counts().sizes.delayed == 12
+    asyncio.run(use())
+
+
 def test_a_revival_waits_for_the_opening(calls: bide.Queue, clock: FakeClock) -> None:
     calls.put("x", id="ann", window=OFFICE, expires="1h")
     (delivery,) = calls.claim()
@@ -381,7 +399,8 @@ def test_a_claim_command_plans_as_well(calls: bide.Queue, clock: FakeClock) -> N
     calls.put("x", id="ann", window=OFFICE)
     go_to(clock, SATURDAY)
     reply: Any = lane_of(calls).call(Claim("calls", 5, 1_000, "raw"))
-    assert (reply.messages, reply.next) == ([], 0)
+    opens_in = (MONDAY - SATURDAY) / timedelta(milliseconds=1)
+    assert (reply.messages, reply.next) == ([], pytest.approx(opens_in, abs=1))
 
 
 def test_a_local_date_and_a_window_go_together(calls: bide.Queue, clock: FakeClock) -> None:

@@ -15,6 +15,7 @@ from bide.model.errors import StoreUnavailable
 from bide.model.message import Item, Message
 from bide.model.replies import Claimed, Found, Outcomes, Reply, expect
 from bide.model.runs import Run
+from bide.model.time_rule import TimeRule
 from bide.testing.clock import FakeClock
 from tests.start import START
 
@@ -93,7 +94,7 @@ def test_a_run_that_somebody_acked_without_a_plan_is_planned(
     ack(ask, claimed(ask))
     assert message(ask).run == "ended 2023-11-14T22:00:00.000Z"
     reply = claimed(ask)
-    assert (reply.messages, reply.next) == ([], 0)
+    assert (reply.messages, reply.next) == ([], HOUR)
     planned = message(ask)
     assert (planned.state, planned.due, planned.attempt) == ("delayed", NOW + HOUR, 0)
     assert planned.run == "2023-11-14T23:00:00.000Z after=2023-11-14T22:00:00.000Z"
@@ -106,6 +107,16 @@ def test_others_are_delivered_in_the_same_claim(ask: Callable[[cmd.Command], Any
     reply = claimed(ask)
     assert [delivered.id for delivered in reply.messages] == ["b"]
     assert reply.next is None
+
+
+def test_what_goes_back_hides_no_others(ask: Callable[[cmd.Command], Any]) -> None:
+    night = TimeRule(window=bide.Window("23:00-24:00")).text
+    closed = [Item(str(number), b"1", at=NOW - 1, rule=night) for number in range(20)]
+    ask(cmd.Put("q", [*closed, Item("plain", b"1", at=NOW)]))
+    reply = expect(Claimed, ask(cmd.Claim("q", 1, 1_000, "w")))
+    assert [delivered.id for delivered in reply.messages] == ["plain"]
+    empty = expect(Claimed, ask(cmd.Claim("q", 1, 1_000, "w")))
+    assert (empty.messages, empty.next) == ([], 1_000)  # when the lease ends
 
 
 def test_a_run_without_attempts_becomes_a_dead_letter_once(
@@ -167,7 +178,7 @@ def test_a_run_that_is_too_late_makes_place_for_one_that_is_not(
 ) -> None:
     put(ask, bide.Every("1h"), expires=HOUR // 2)
     clock.advance("5h10m")
-    assert claimed(ask).messages == []  # the run of the last full hour takes its place
+    # The run of the last full hour takes its place.
     (delivered,) = claimed(ask).messages
     assert (delivered.due, delivered.attempt) == (NOW + 5 * HOUR, 1)
     assert ask(cmd.Count("q")).flow.expired == 1

@@ -221,6 +221,22 @@ def test_a_paused_queue_rests(app: bide.App, store: ScratchStore) -> None:
         assert len(worker.run_due()) == 1
 
 
+def test_a_run_that_was_missed_hides_nothing_that_is_due(
+    app: bide.App, store: ScratchStore
+) -> None:
+    seen: list[Any] = []
+    register(app, lambda body, _: seen.append(body))
+    queue = store.queue("q")
+    queue.put("hourly", repeat=bide.Every("1h", missed="skip"), id="a")
+    queue.put("plain", delay="2h")
+    with ManualWorker(app, store) as worker:
+        store.clock.advance("3h")
+        start = store.clock.now()
+        worker.advance(0)
+        assert sorted(seen) == ["hourly", "plain"]
+        assert store.clock.now() == start
+
+
 def test_what_somebody_let_lapse_comes_back(app: bide.App, store: ScratchStore) -> None:
     register(app, lambda *_: None)
     queue = store.queue("q")
