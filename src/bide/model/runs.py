@@ -46,7 +46,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     previous: int | None = None
     """The time of the last run before it that was not left out; `None`: it is the first one."""
     added: bool = False
-    """Whether `run_now` has added it to those of the rule."""
+    """Whether `run_now` has added it to those of the rule, or asked for it though it was missed."""
     zones: str = ""
     """The version of the time zones by which its time is one of the rule, and its window opens;
     empty: it is not known, needs none, or is not of the rule."""
@@ -381,7 +381,8 @@ def renewal(message: Message, now: int) -> Renewal | None:
         is_last = run.left is not None and run.left <= 1
         return _renewal("expired", None if is_last else following_run)
     first_due = message.due if message.planned is None else message.planned
-    if rule.missed == "skip" and _is_new(message) and is_missed(rule, run, first_due, now):
+    may_be_skipped = rule.missed == "skip" and not run.added
+    if may_be_skipped and _is_new(message) and is_missed(rule, run, first_due, now):
         return _renewal("ended", next_in_time(rule, run, now, None, window=window))
     return None
 

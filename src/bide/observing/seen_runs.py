@@ -72,7 +72,8 @@ def see_run(
         )
     if run.held and due >= LATEST:
         return seen._replace(status="held")
-    if is_new and rule.missed == "skip" and is_missed(rule, run, first_due, now):
+    may_be_skipped = rule.missed == "skip" and not run.added
+    if may_be_skipped and is_new and is_missed(rule, run, first_due, now):
         next_run = next_in_time(rule, run, now, None, window=window)
         return _followed(seen._replace(status="missed"), next_run)
     start = max(now, due) if begun is None else begun

@@ -97,8 +97,10 @@ def _run_now(message: Message, now: int) -> tuple[str, int] | None:
     claimed = msgspec.structs.replace(message, attempt=message.attempt + 1)
     if is_due and renewal(claimed, now) is None:  # it is going to run
         return None
-    if is_due or run.added or _goes_on(message):  # this run is not over
+    if run.added or _goes_on(message):  # this run is not over
         return run.text, opening
+    if is_due:  # it was too late, and is not any more, however late a worker begins
+        return _changed(message, added=True), opening
     left = None if run.left is None else run.left + 1
     return Run(now, left, run.held, run.previous, added=True).text, opening
 

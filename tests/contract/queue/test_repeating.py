@@ -404,6 +404,24 @@ def test_a_run_that_is_too_late_runs_now(reminders: bide.Queue, options: dict[st
     assert reminders.counts().flow.expired == 0
 
 
+@pytest.mark.parametrize("is_missed", [True, False])
+def test_a_run_now_waits_for_a_worker(
+    timed: bide.Queue, clock: FakeClock, *, is_missed: bool
+) -> None:
+    timed.put("x", id="ann", repeat=bide.Every("1h", missed="skip", grace="1m"))
+    if is_missed:
+        clock.advance("90m")
+    assert timed.run_now("ann").state == "ready"
+    clock.advance("10m")
+    assert "run-missed" not in timed.explain("ann").reasons
+    (delivery,) = timed.claim()
+    clock.advance("1s")
+    delivery.ack()
+    after = get(timed)
+    assert (after.state, " added" in (after.run or "")) == ("delayed", False)
+    assert timed.audit()
+
+
 def test_what_is_not_to_be_delivered_does_not_run_now(reminders: bide.Queue) -> None:
     reminders.configure(keep="1h")
     began = some_hours_ago(0.5)

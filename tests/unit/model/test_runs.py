@@ -327,6 +327,11 @@ def test_a_run_that_is_skipped_is_none_of_those_that_are_left() -> None:
     assert plan == Renewal("ended", Run(NOON + 2 * HOUR, 2).next_run)
 
 
+def test_a_run_that_was_added_is_never_skipped() -> None:
+    added = claimed(hourly(missed="skip"), Run(NOON, added=True).text)
+    assert renewal(added, NOON + 2 * HOUR) is None
+
+
 def test_a_run_within_its_grace_is_not_missed() -> None:
     rule = hourly(missed="skip", grace="1m")
     assert renewal(claimed(rule), NOON + 60_000) is None
