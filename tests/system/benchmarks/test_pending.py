@@ -55,6 +55,7 @@ def test_the_files_are_written(tmp_path: Path) -> None:
     assert all(path.read_text() for path in files)
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_all_that_is_put_is_handled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

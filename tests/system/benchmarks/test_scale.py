@@ -13,6 +13,7 @@ from tests.effort import one_in
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.full
 @pytest.mark.process
 @pytest.mark.parametrize("store", one_in(3, ["sqlite", "postgres", "redis"]))
 def test_each_store_tells_its_bytes_and_times(store: str) -> None:

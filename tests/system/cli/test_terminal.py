@@ -73,6 +73,7 @@ def test_a_search_by_error_shows_errors_on_a_usual_terminal(
     assert all(len(line) <= 80 for line in screen.splitlines())
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_a_sentence_for_what_was_put_and_found(terminal: Terminal, orders: bide.Queue) -> None:
     screen, code = terminal("put", "orders", "1", "--id", "a", "--delay", "1h")

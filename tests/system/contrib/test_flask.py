@@ -288,6 +288,7 @@ def create_app():
 """
 
 
+@pytest.mark.full
 def test_flask_bide_lists_and_checks_the_tasks_of_the_application(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
 

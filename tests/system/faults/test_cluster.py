@@ -163,6 +163,7 @@ def cluster(tmp_path: Path) -> Iterator[RedisCluster]:
     cluster.stop()
 
 
+@pytest.mark.full
 def test_a_master_that_hangs_holds_up_nobody_for_long(
     cluster: RedisCluster, tmp_path: Path
 ) -> None:

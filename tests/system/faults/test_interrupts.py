@@ -31,7 +31,7 @@ pytestmark = [
 ERRORS = Late, TimeoutError, KeyboardInterrupt
 
 
-@pytest.mark.parametrize("url", one_in(2, STORES), indirect=True)
+@pytest.mark.parametrize("url", one_in(3, STORES), indirect=True)
 def test_a_signal_handler_that_raises(url: str) -> None:
     for error in ERRORS:  # in one process, whose start takes longer than the calls
         with alarms(error) as strikes:

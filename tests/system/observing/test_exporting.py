@@ -511,6 +511,7 @@ def handle(body: int) -> None:
 """
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_a_worker_that_is_instrumented_exports_spans_and_metrics_of_its_processes(
     tmp_path: Path,

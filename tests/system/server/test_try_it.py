@@ -239,6 +239,7 @@ class TestInABrowser:
             "  --data-raw '{\"body\": \"it'\\''s\"}'"
         )
 
+    @pytest.mark.full
     def test_everyone_can_use_it(self, page: Page, client: Client) -> None:
         page.open(client.url, "putNamed")
         page.send()
