@@ -7,13 +7,12 @@ from typing import Any
 import msgspec
 
 from bide.model.errors import InvalidArgument
-from bide.model.internal_queues import internal_queue
 from bide.server.access.rights import (
     ALL_QUEUES,
     RIGHT_OF_VERB,
     Caller,
     Right,
-    is_for_admins,
+    is_readable,
     valid_patterns,
 )
 
@@ -50,7 +49,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         actions: some of `ACTIONS`.
         bodies: whether bodies and headers are shown.
         namespace: whose queues are shown; `None`: those of the whole store.
-        queues: patterns of the queues that are shown, such as "orders.*".
+        queues: patterns of the queues that are shown, such as ["orders.*"].
         log: whether the action log is shown, as far as it is about these queues.
 
     Raises:
@@ -95,14 +94,14 @@ class Access(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return action in self.actions
 
     def may_read(self, queue: str) -> bool:
-        """Tell whether messages of a queue are shown, if it is one of the visitor's queues.
+        """Tell whether a queue is shown, if it is one of the visitor's queues.
 
-        Requests to replace workers are shown to those who may make them.
+        Requests to stop workers are shown to those who may make them.
 
         Args:
             queue: its name.
         """
-        return self.may("stop") or not is_for_admins(internal_queue(queue), only_reads=True)
+        return is_readable(queue, by_admin=self.may("stop"))
 
     @cached_property
     def caller(self) -> Caller:

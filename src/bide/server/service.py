@@ -20,7 +20,6 @@ from bide.logs import logger
 from bide.model.commands import Claim, Command, Count, History, Lease, Queues
 from bide.model.ended import end_of
 from bide.model.errors import BideError, StoreUnavailable
-from bide.model.internal_queues import InternalQueue, internal_queue
 from bide.model.limits import MAX_TALLIES, WAITING_BYTES
 from bide.model.replies import Claimed, Counts, Explained, Reply, expect
 from bide.observing.circumstances import Surroundings, look_further
@@ -29,7 +28,7 @@ from bide.observing.recorder import PastRecorder
 from bide.observing.tally import Tally, total
 from bide.queue.delivery import wanted_at
 from bide.server.access.admission import Admission
-from bide.server.access.rights import Caller, is_for_admins
+from bide.server.access.rights import Caller, is_readable
 from bide.server.access.tokens import LeaseSecrets, Tokens
 from bide.server.http.client_address import ClientAddress
 from bide.server.limits.batches import Batches
@@ -363,18 +362,7 @@ class Service:
 
 
 def own_names(caller: Caller, names: Sequence[str]) -> list[str]:
-    """Return the caller's names of those queues that the caller may see.
-
-    A list has no queue whose counts the caller may not read: who reads all that is listed would be
-    refused.
-    """
-    own = (caller.own(name) for name in names if _is_readable(name, caller))
+    """Return the caller's names of those queues that the caller may see and read."""
+    by_admin = caller.may("admin")
+    own = (caller.own(name) for name in names if is_readable(name, by_admin=by_admin))
     return [name for name in own if name is not None]
-
-
-def _is_readable(name: str, caller: Caller) -> bool:
-    """Tell whether a caller may read a queue, if it is one of its queues."""
-    internal = internal_queue(name)
-    if internal is InternalQueue.UNDO:
-        return False
-    return caller.may("admin") or not is_for_admins(internal, only_reads=True)

@@ -342,11 +342,20 @@ def test_only_who_may_stop_workers_sees_the_requests(stage: Stage) -> None:
     for page in pages:
         assert (reader.get(f"/{page}").status, admin.get(f"/{page}").status) == (403, 200)
     for page in lists:
-        assert [
-            STOPS in re.findall(r">([\w:]+)</a>", one.get(f"/{page}").text)
-            for one in (reader, admin)
-        ] == [False, True]
+        for visitor, listed in ((reader, False), (admin, True)):
+            links = re.findall(r">([\w:]+)</a>", visitor.get(f"/{page}").text)
+            assert (STOPS in links) == listed
     assert reader.do("audit", queue=STOPS).status == 403
+
+
+def test_nobody_sees_undo_records(stage: Stage, orders: bide.Queue, ann: Visitor) -> None:
+    orders.put("secret", id="a", delay=60)
+    assert orders.cancel(after=0, undo=True) == 1
+    with stage.queue("bide:undo") as records:
+        assert records.counts().sizes.delayed
+    for page in ("?prefix=bide:", "search?prefix=bide:&after=2020-01-01T00:00"):
+        assert not re.findall(r">bide:undo</a>", ann.get(f"/{page}").text)
+    assert ann.get("/queue?queue=bide:undo").status == 403
 
 
 def test_a_visitor_acts_only_on_their_queues(stage: Stage) -> None:

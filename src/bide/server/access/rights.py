@@ -152,6 +152,27 @@ def is_for_admins(internal: InternalQueue | None, *, only_reads: bool) -> bool:
     return not only_reads and internal in (InternalQueue.DECLARED, InternalQueue.WORKERS)
 
 
+def is_readable(queue: str, *, by_admin: bool) -> bool:
+    """Tell whether a caller may read a queue, if it is one of its queues.
+
+    Others are not listed either: who reads all that is listed would be refused.
+
+    Args:
+        queue: the name of the queue.
+        by_admin: whether the caller is an admin.
+
+    Example:
+        >>> is_readable("bide:stops", by_admin=False), is_readable("bide:stops", by_admin=True)
+        (False, True)
+        >>> is_readable("bide:undo", by_admin=True)
+        False
+    """
+    internal = internal_queue(queue)
+    if internal is InternalQueue.UNDO:
+        return False
+    return by_admin or not is_for_admins(internal, only_reads=True)
+
+
 class Caller(msgspec.Struct, frozen=True):
     """The sender of a request, with its rights.
 
