@@ -112,6 +112,8 @@ def local_date(at: object, timezone: object) -> LocalDate:
             f"{type(timezone).__name__}"
         )
     moment = _naive(at)
+    if not 1970 <= moment.year <= 2100:
+        raise InvalidArgument(f"at={str(at)[:64]!r} is not between 1970 and 2100")
     moment += timedelta(microseconds=-moment.microsecond % 1000)  # rounded up: it is never early
     timespec = "minutes"
     if moment.microsecond:

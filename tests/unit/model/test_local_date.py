@@ -90,6 +90,9 @@ def test_forms(at: object, shown: str) -> None:
         ("2027-03-28 09:00", 1, "timezone must be the name of a zone"),
         ("1969-12-31 09:00", "UTC", "not between 1970 and 2100"),
         ("2101-01-01 09:00", "UTC", "not between 1970 and 2100"),
+        ("2100-12-31 23:59:59.9999", "UTC", "not between 1970 and 2100"),
+        ("9999-12-31 23:59:59.9999", "Europe/Paris", "not between 1970 and 2100"),
+        (datetime.max, "Europe/Paris", "not between 1970 and 2100"),  # noqa: DTZ901
         ("1970-01-01 00:00", "Europe/Paris", "not between 1970 and 2100"),
     ],
 )
