@@ -276,18 +276,19 @@ def following(
     return planned_run(rule, window, at, left=left, held=run.held, previous=run.at)
 
 
-def later_runs(rule: Repeat, window: Window | None, run: Run, due: int) -> Iterator[Run]:
-    """Yield the runs that are to follow one that is due at a time, if each begins when it is due.
+def later_runs(
+    rule: Repeat, window: Window | None, run: Run, begins: int
+) -> Iterator[tuple[Run, int]]:
+    """Yield the runs that are to follow one that begins at a time, and when each is to begin.
 
-    How many are left is not considered.
+    That is when it is due, or when its time has passed by then, at once. How many are left is not
+    considered.
     """
-    last = max(run.at, due)
-    if rule.missed == "all" and window is not None:
-        last = run.at  # the runs that wait for the window, too, come one after the other
-    at = rule.after(last)
+    # With "all", the runs whose times have passed come one after the other.
+    at = rule.after(run.at if rule.missed == "all" else max(run.at, begins))
     while at is not None:
         later = planned_run(rule, window, at)
-        yield later
+        yield later, max(later.due, begins)
         at = rule.after(later.at)
 
 

@@ -146,24 +146,27 @@ def putting_runs(queue: str, items: Iterable[Item]) -> list[Put]:
     return [Put(queue, part) for part in in_bytes(items, BULK)]
 
 
-def forecasting(command: ForecastCommand) -> LongSteps[Forecast]:
+def forecasting(command: ForecastCommand, now: int) -> LongSteps[Forecast]:
     """Count when messages are due, with all runs of those that repeat."""
-    reply = yield from counting_runs(command)
+    reply = yield from counting_runs(command, now)
     return Forecast.of(reply, command.bucket)
 
 
-def counting_runs(command: ForecastCommand, most: int | None = None) -> LongSteps[Forecasted]:
+def counting_runs(
+    command: ForecastCommand, now: int, most: int | None = None
+) -> LongSteps[Forecasted]:
     """Count when messages are due, with all runs of those that repeat; return a store's reply.
 
     Args:
         command: counts the messages without those runs.
+        now: the present time.
         most: how many messages are read and runs counted, together; `None`: any number.
 
     Raises:
         InvalidArgument: there are more messages and runs than `most`.
     """
     reply: Forecasted = yield command
-    effort = 0
+    effort = overdue = 0
     counts = list(reply.buckets)
     end = reply.start + command.bucket * command.buckets
     for state in _REPEATING_STATES:
@@ -174,15 +177,17 @@ def counting_runs(command: ForecastCommand, most: int | None = None) -> LongStep
             _check_effort(effort, most)
             for message in page.messages:
                 yield None
-                for at in _later_runs(message, end):
+                for at in _later_runs(message, max(now, reply.start), end):
                     yield None
                     effort += 1
                     _check_effort(effort, most)
-                    if at > reply.start:
+                    if at <= max(now, reply.start):
+                        overdue += 1
+                    else:
                         # A bucket has its end, and not its beginning, as the store counts.
                         counts[(at - reply.start - 1) // command.bucket] += 1
             scan = following(scan, page)
-    return msgspec.structs.replace(reply, buckets=counts)
+    return msgspec.structs.replace(reply, overdue=reply.overdue + overdue, buckets=counts)
 
 
 def _check_effort(effort: int, most: int | None) -> None:
@@ -202,14 +207,14 @@ def _check_effort(effort: int, most: int | None) -> None:
         )
 
 
-def _later_runs(message: Message, end: int) -> Iterator[int]:
-    """Yield when the runs of a message after its next one are due, up to a time."""
+def _later_runs(message: Message, now: int, end: int) -> Iterator[int]:
+    """Yield when the runs of a message after its next one are to begin, up to a time."""
     if not message.repeats or message.held:
         return
-    text, run = message.rule or "", Run.of(message.run or "")
-    window, left = window_of(text), run.left
-    for later in later_runs(repeat_of(text), window, run, message.due):
-        due = later.due
+    rule, run = time_rule_of(message.rule or ""), Run.of(message.run or "")
+    repeat, left = repeat_of(message.rule or ""), run.left
+    begins = rule.opening(max(now, message.due))
+    for _later, due in later_runs(repeat, rule.window, run, begins):
         if due > end or (left is not None and left <= 1):
             return
         yield due

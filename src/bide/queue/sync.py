@@ -1090,7 +1090,7 @@ class Queue(BaseQueue):
         if repeats:
             from bide.queue.repeating import forecasting
 
-            return self._run(forecasting(command))
+            return self._run(forecasting(command, self._builder.now()))
         return self._execute(command, partial(Forecast.of, bucket_ms=command.bucket))
 
     def past(self, span: Duration = "24h", by: Literal["minute", "hour"] | None = None) -> "Past":

@@ -620,6 +620,37 @@ def test_a_forecast_counts_all_runs_if_asked(reminders: bide.Queue) -> None:
     assert forecast.later == 1
 
 
+@pytest.mark.parametrize(
+    ("missed", "window"),
+    [("once", None), ("all", None), ("once", "09:00-18:00"), ("all", "09:00-18:00")],
+)
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_forecast_counts_the_runs_that_were_missed(
+    timed: bide.Queue, clock: FakeClock, missed: Any, window: str | None, *, moved: bool
+) -> None:
+    timed.put(
+        "x",
+        id="ann",
+        repeat=bide.Every("1h", missed=missed),
+        window=None if window is None else bide.Window(window),
+    )
+    if moved:
+        timed.reschedule("ann", delay="4h")
+    for hours_away in ("3h", "6h"):
+        clock.advance(hours_away)
+        forecast = timed.forecast("1h", "24h", repeats=True)
+        end, now = unix(forecast.start) + 24 * 3_600_000, clock.now()
+        begun: list[int] = []
+        while (due := get(timed).due) <= end:
+            clock.advance(max(1, due - clock.now()) / 1000)
+            for delivery in timed.claim():
+                begun.append(clock.now())
+                delivery.ack()
+        assert forecast.overdue + sum(forecast.counts) == len(begun)
+        if window is None:
+            assert forecast.overdue == sum(moment - now < 1_000 for moment in begun)
+
+
 def test_what_counts_many_runs_lets_other_tasks_go_on(clock: FakeClock) -> None:
     async def story() -> None:
         steps = 0

@@ -196,7 +196,8 @@ async def forecast(call: ApiCall, query: ForecastQuery) -> ForecastOut:
     if query.repeats:
         await call.visit.hold(PAGE_BYTES)
         with call.visit.slowly():
-            reply = await call.carry_out(counting_runs(command, MOST_READ))
+            steps = counting_runs(command, call.arguments.now(), MOST_READ)
+            reply = await call.carry_out(steps)
     else:
         reply = await call.ask(Forecasted, command)
     return ForecastOut(reply.start, command.bucket, reply.overdue, reply.buckets, reply.later)

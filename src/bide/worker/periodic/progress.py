@@ -124,7 +124,7 @@ def _next_times(message: Message, rule: Repeat, run: Run, count: int) -> list[in
     times = [] if message.state == "leased" else [message.due]
     if not run.held:
         window = window_of(message.rule)
-        later = (run.due for run in later_runs(rule, window, run, message.due))
+        later = (begins for _later, begins in later_runs(rule, window, run, message.due))
         times += islice(later, max(0, most - len(times)))
     return times[:most]
 
