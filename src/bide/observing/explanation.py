@@ -157,14 +157,15 @@ class Explanation(msgspec.Struct, frozen=True):
         facts = self.facts
         if facts.run is None or facts.state in (None, "acked", "expired"):
             return None
+        begun = facts.since if facts.state == "leased" else None
         return see_run(
             facts.rule or "",
             facts.run,
             due=facts.due,
             planned=facts.planned,
             now=facts.now,
-            begun=facts.since if facts.state == "leased" else None,
-            is_new=facts.state != "leased" and facts.attempt == 0 and facts.failure is None,
+            begun=begun,
+            is_new=facts.attempt == int(begun is not None) and facts.failure is None,
         )
 
     def _repeats(self) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -54,7 +54,7 @@ def see_run(
         due: when the message is due.
         now: the present time.
         begun: when a worker began with the run; `None`: none has it.
-        is_new: whether no worker ever had it.
+        is_new: whether no worker had it before.
         planned: when it was due first, if that was another time.
     """
     first_due = due if planned is None else planned
@@ -72,11 +72,15 @@ def see_run(
         )
     if run.held and due >= LATEST:
         return seen._replace(status="held")
-    may_be_skipped = rule.missed == "skip" and not run.added
+    may_be_skipped = rule.missed == "skip" and not run.added and begun is None
     if may_be_skipped and is_new and is_missed(rule, run, first_due, now):
         next_run = next_in_time(rule, run, now, None, window=window)
         return _followed(seen._replace(status="missed"), next_run)
-    start = max(now, due) if begun is None else begun
+    start = begun
+    if start is None:
+        start = max(now, due) if window is None else window.opening(max(now, due))
+    if is_new and rule.missed == "once" and is_missed(rule, run, first_due, start):
+        seen = seen._replace(at=rule.latest(start, run.at))  # as the handler sees it
     return _followed(seen, following(rule, run, start, max(now, start), window=window))
 
 

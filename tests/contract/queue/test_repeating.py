@@ -404,6 +404,24 @@ def test_a_run_that_is_too_late_runs_now(reminders: bide.Queue, options: dict[st
     assert reminders.counts().flow.expired == 0
 
 
+@pytest.mark.parametrize("window", [None, bide.Window("20:00-06:00")])
+def test_what_is_explained_is_delivered(
+    timed: bide.Queue, clock: FakeClock, window: bide.Window | None
+) -> None:
+    timed.put("x", id="ann", repeat=FULL_HOURS, window=window)
+    clock.advance("17h10m")
+    waiting = timed.explain("ann").run
+    clock.advance(0 if window is None else window.opening(clock.now()) / 1000 - clock.now() / 1000)
+    (delivery,) = timed.claim()
+    leased = timed.explain("ann").run
+    assert waiting is not None
+    assert leased is not None
+    assert waiting.at == leased.at == unix(delivery.message.run_at or 0)
+    if window is None:
+        delivery.ack()
+        assert get(timed).due == waiting.next == leased.next
+
+
 @pytest.mark.parametrize("is_missed", [True, False])
 def test_a_run_now_waits_for_a_worker(
     timed: bide.Queue, clock: FakeClock, *, is_missed: bool

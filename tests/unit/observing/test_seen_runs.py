@@ -7,7 +7,9 @@ import pytest
 from bide.model.message import Message
 from bide.model.repeat import Cron, Every, Repeat
 from bide.model.runs import Run
+from bide.model.time_rule import TimeRule
 from bide.model.times import LATEST
+from bide.model.window import Window
 from bide.observing.seen_runs import SeenRun, is_held, repeats, run_of, see_run
 from bide.observing.sentences import rule_in_words
 
@@ -43,6 +45,31 @@ def test_a_run_that_takes_long_is_followed_by_what_it_has_missed() -> None:
     assert seen(every_run, late, begun=NOW, is_new=False).next == NOW - 2 * HOUR
     left_out = Every("1h", missed="skip")
     assert seen(left_out, late, begun=NOW - 2 * HOUR, is_new=False).next == NOW + HOUR
+
+
+def test_runs_that_were_missed_are_seen_as_the_one_that_is_delivered() -> None:
+    first = Run(NOW - 4 * HOUR)
+    waits = seen(Every("1h"), first)
+    assert (waits.at, waits.next) == (NOW, NOW + HOUR)
+    begun = seen(Every("1h"), first, begun=NOW - HOUR)
+    assert (begun.at, begun.next) == (NOW - HOUR, NOW)
+    assert seen(Every("1h", missed="all"), first).at == first.at
+    assert seen(Every("1h"), first, is_new=False).at == first.at  # of a retry it is not known
+    put_off = seen(Every("1h"), first, due=NOW + 2 * HOUR, planned=first.at)
+    assert (put_off.at, put_off.next) == (NOW + 2 * HOUR, NOW + 3 * HOUR)
+    assert seen(Every("1h"), Run(NOW + HOUR), due=NOW + 5 * HOUR).at == NOW + HOUR
+    window = Window("00:00-02:00")
+    closed = see_run(
+        TimeRule(Every("1h"), window=window).text or "",
+        first.text,
+        due=first.due,
+        now=NOW,
+        begun=None,
+        is_new=True,
+    )
+    opening = window.opening(NOW)
+    assert opening > NOW
+    assert (closed.at, closed.next) == (opening, opening + HOUR)
 
 
 def test_the_last_run_is_followed_by_none() -> None:
