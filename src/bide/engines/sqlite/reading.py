@@ -19,11 +19,12 @@ from bide.engines.sqlite.tables import (
     SQL,
     as_failures,
     as_item,
+    ending_of,
     readable_record,
 )
 from bide.engines.sqlite.transaction import Transaction
 from bide.model.commands import Scan
-from bide.model.ended import ENDINGS, KEPT_ENDS, End, Ended, Ending
+from bide.model.ended import KEPT_ENDS, End, Ended, Ending
 from bide.model.message import stored_size
 from bide.model.rank import STRIPE, delayed_reach
 from bide.model.replies import AHEAD, FLOW, ClosedGroup, Flow, Pause, Sizes
@@ -279,7 +280,7 @@ class QueueReader:
         }
         return [
             End(
-                how=ENDINGS[how],
+                how=ending_of(how),
                 moment=moment,
                 by=by,
                 due=due,

@@ -19,9 +19,16 @@ from bide.engines.cursor import (
 )
 from bide.engines.ended_pages import LOOKED_AT, EndPosition, EndSpan
 from bide.engines.rules.record import Record
-from bide.engines.sqlite.tables import DAMAGED, SQL, as_failures, bounds_of, readable_record
+from bide.engines.sqlite.tables import (
+    DAMAGED,
+    SQL,
+    as_failures,
+    bounds_of,
+    ending_of,
+    readable_record,
+)
 from bide.model.commands import Scan
-from bide.model.ended import ENDINGS, Ended, Ending
+from bide.model.ended import Ended, Ending
 from bide.model.errors import InvalidArgument
 from bide.model.identity import range_of_ids
 from bide.model.limits import MAX_NAME, MAX_RETURNED
@@ -130,7 +137,7 @@ class QueueScanner:
             try:
                 ended = Ended(
                     id=id,
-                    how=ENDINGS[number_of_end],
+                    how=ending_of(number_of_end),
                     moment=moment,
                     by=by,
                     due=due,
@@ -138,7 +145,7 @@ class QueueScanner:
                     since=since,
                     failures=as_failures(failures) if failures else (),
                 )
-            except (*DAMAGED, IndexError):
+            except DAMAGED:
                 ended = Ended.unreadable(id, moment)
             if is_last and how in (None, ended.how):
                 yield ended

@@ -12,6 +12,7 @@ from bide.engines.constants import SHARED, with_constants
 from bide.engines.queue_row import QueueRow
 from bide.engines.rules.record import Record
 from bide.model.commands import Where
+from bide.model.ended import ENDINGS, Ending
 from bide.model.errors import BideError
 from bide.model.message import ATTEMPTS, STATES, UNREADABLE, Failure, Item, Progress
 from bide.model.rank import EVERYTHING, delayed_rank, ready_rank
@@ -195,6 +196,17 @@ def shown_id(record: Record) -> str:
 def stored(row: tuple[Any, ...]) -> bytes:
     """Return the columns of a message as text, for a person."""
     return repr(dict(zip(_MESSAGE, row, strict=False))).encode(errors="replace")
+
+
+def ending_of(number: int) -> Ending:
+    """Return how a message ended, by the number in its row.
+
+    Raises:
+        ValueError: no ending has this number.
+    """
+    if not 0 <= number < len(ENDINGS):
+        raise ValueError(f"no ending has the number {number}")
+    return ENDINGS[number]
 
 
 def bounds_of(where: Where | None) -> dict[str, Any]:

@@ -180,7 +180,7 @@ def test_an_id_that_is_no_text_is_replaced(engine: SqliteEngine, path: Path) -> 
     sound(engine)
 
 
-@pytest.mark.parametrize("damage", ["failures = '['", "how = 99", "how = 'so'"])
+@pytest.mark.parametrize("damage", ["failures = '['", "how = 99", "how = -1", "how = 'so'"])
 def test_an_end_that_cannot_be_read_is_listed_as_that(
     engine: SqliteEngine, path: Path, damage: str
 ) -> None:
@@ -201,3 +201,5 @@ def test_an_end_that_cannot_be_read_is_listed_as_that(
     assert dead.messages == [Ended.unreadable(IDS[0], NOW)]
     assert [ended.id for ended in cancelled.messages] == [IDS[1]]
     assert whole.messages == [*dead.messages, *cancelled.messages]
+    with pytest.raises(StoreCorrupt):
+        engine.execute([cmd.History("q", IDS[0])], NOW)
