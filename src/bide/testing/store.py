@@ -20,6 +20,7 @@ from bide.model.errors import Closed, InvalidArgument
 from bide.model.internal_queues import is_internal
 from bide.model.message import Item, Message, State
 from bide.model.replies import Outcome, Outcomes, Reply
+from bide.model.runs import named_run
 from bide.model.times import Duration, Moment, milliseconds, to_datetime, unix
 from bide.queue.arguments import check_state
 from bide.queue.base import all_queues_in
@@ -149,8 +150,14 @@ class Recorder(EngineWrapper):
                 self._puts += [
                     PutRecord.of(command.queue, item, now, outcome)
                     for item, outcome in zip(command.items, reply.outcomes, strict=True)
+                    if not _is_dead_run(item)
                 ]
         return replies
+
+
+def _is_dead_run(item: Item) -> bool:
+    """Return whether an item is a run that has died, which bide puts and not the program."""
+    return item.died is not None and named_run(item.id) is not None
 
 
 class ScratchStore:
@@ -218,6 +225,8 @@ class ScratchStore:
     def puts(self, queue: str | None = None) -> list[PutRecord]:
         """Return all puts in order, including messages that are gone.
 
+        One that was not stored, since its id existed, is a put, too; its `outcome` is false.
+
         Args:
             queue: only those into this one; by default into any but the queues of bide itself.
         """
@@ -269,7 +278,7 @@ class ScratchStore:
             id, priority, attempts, group, headers, expires: the values that the put gave.
             delay: from the put to the due time, even if the put gave `at`.
             at: the due time, even if the put gave `delay`.
-            times: the exact number of such puts; by default one or more.
+            times: the exact number of such puts, stored or not; by default one or more.
 
         Returns:
             The last such put.

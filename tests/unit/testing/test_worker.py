@@ -237,6 +237,18 @@ def test_a_run_that_was_missed_hides_nothing_that_is_due(
         assert store.clock.now() == start
 
 
+def test_a_run_that_dies_is_no_put_of_the_program(app: bide.App, store: ScratchStore) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError("no")
+
+    register(app, fail)
+    store.queue("q").put("x", id="a", repeat=bide.Every("1h"), attempts=1)
+    with ManualWorker(app, store, errors="collect") as worker:
+        worker.advance("2h")
+    assert len(store.dead("q")) == 2
+    assert store.assert_put("q", "x", times=1).id == "a"
+
+
 def test_what_somebody_let_lapse_comes_back(app: bide.App, store: ScratchStore) -> None:
     register(app, lambda *_: None)
     queue = store.queue("q")
