@@ -21,7 +21,7 @@ from bide.model.message import Message
 from bide.model.replies import Claimed, Counts, Flow, Sizes
 from bide.observing.families import claim_metrics
 from bide.observing.metrics import registry_of
-from bide.observing.tally import Tally
+from bide.observing.tally import OUTCOMES, Tally
 from bide.server.access.rights import OPEN, Caller
 from bide.server.app import ServerApp
 from bide.server.limits.gate import Visit
@@ -216,6 +216,8 @@ def test_every_metric_stands_in_the_documentation(client: Client) -> None:
     for family in parse(client.get("/metrics").data.decode()):
         name = family.name.removeprefix("bide_messages_")
         assert name in page, family.name
+    outcomes = ", ".join(f"`{outcome}`" for outcome in OUTCOMES)
+    assert f"| `bide_deliveries_total{{queue,outcome}}` | results: {outcomes} |" in page
 
 
 def some(count: int, late: float = 0.0) -> ServerStats:
