@@ -183,7 +183,11 @@ async def update_queue(ask: Ask, queue: str, zones: ZoneData, *, put: float = 0)
         count, reads = 0, 0
         async for messages in messages_with_zone(ask, queue):
             reads += 1 + len(messages)
-            count += await _move(ask, queue, what_moves(messages, zones))
+            moved: list[DueMove] = []
+            for message in messages:
+                moved += what_moves([message], zones)
+                await asyncio.sleep(0)  # a rule may take a millisecond
+            count += await _move(ask, queue, moved)
         _log_moved(queue, count, zones)
         # Of a queue with a page of other messages nothing is remembered: to read it is as cheap.
         while reads > 1 and not is_newer(record.zones, zones.version):

@@ -44,9 +44,6 @@ _DAY_RANGE = re.compile(rf"({_DAY})(?:-({_DAY}))?")
 _LONG_SPAN = re.compile(rf"({_DAY}) ({_TIME})-({_DAY}) ({_TIME})")
 _TIMES = re.compile(rf"(?:({_DAY}(?:-{_DAY})?)(?: |$))?(?:({_TIME})-({_TIME}))?")
 
-_LONGEST_CLOSED = 8 * DAY_MS
-"""For how long a window without holidays is closed at most, with changes of the clocks."""
-
 Span = tuple[int, int]
 """From one time to another, in milliseconds; the second one is not in it."""
 
@@ -170,11 +167,10 @@ class Window:
         """
         since, opening = self._known_closed
         if not since <= moment <= opening:
-            opening = self.opening(moment)
-            # Each holiday may be the only day of its week on which it would have been open.
-            first = max(0, moment - _LONGEST_CLOSED - 7 * DAY_MS * len(self.holidays))
-            times = range(first, moment)
-            since = first + bisect_left(times, opening, key=self.opening)
+            since, opening = moment, self.opening(moment)
+            for start, end in self.closed_between(self._open_before(moment), opening):
+                if end == opening:
+                    since = start
             object.__setattr__(self, "_known_closed", (since, opening))
         return since
 
@@ -275,6 +271,15 @@ class Window:
                 if opening < number * DAY_MS + end:
                     return opening
         return None
+
+    def _open_before(self, moment: int) -> int:
+        """Return a time before the last one before a moment at which it was open; 0: none was."""
+        spans = _parsed(self.hours).spans
+        day, left = (moment + self._offset(moment)) // DAY_MS, 2  # today it may open later only
+        while day > 0 and left:
+            left -= bool(spans[(day + _EPOCH_WEEKDAY) % 7]) and day not in self._closed_days
+            day -= 1
+        return max(0, day * DAY_MS)  # a day earlier: no zone is that far from UTC
 
     def _first_closed(self, shown: int) -> int | None:
         """Return when it is closed next, as the wall clock shows it; `None`: it never is."""
