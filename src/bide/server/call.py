@@ -1,6 +1,6 @@
 """What the handler of an operation gets: the request, its visit, and the service."""
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
@@ -166,7 +166,22 @@ class ApiCall:
     async def page(self, scan: Command) -> wire.Messages:
         """Return a page of messages as the caller may see them."""
         page = await self.ask(Page, scan)
-        return wire.Messages([self.message_out(message) for message in page.messages], page.cursor)
+        return wire.Messages(await self.convert(self.message_out, page.messages), page.cursor)
+
+    async def convert(
+        self, out: Callable[..., wire.MessageOut], *columns: Sequence[Any]
+    ) -> list[wire.MessageOut]:
+        """Return messages as an answer has them. Others go on meanwhile: a rule may be long.
+
+        Args:
+            out: converts one.
+            columns: its arguments, one of each column.
+        """
+        pause, converted = self.service.large_bodies.pauses(), []
+        for arguments in zip(*columns, strict=True):
+            converted.append(out(*arguments))
+            await pause()
+        return converted
 
 
 _arguments_of = lru_cache(maxsize=1_000)(CommandBuilder)

@@ -50,10 +50,11 @@ async def claim(call: ApiCall, content: wire.Deliver) -> Answer:
     call.service.handed_out(command, reply)
     if call.service.admission.requires_tokens:
         reply = await call.service.lease_secrets.signed(command.queue, reply)
-    messages = [
-        wire.message_out(message, call.request.queue, lease.text)
-        for message, lease in zip(reply.messages, reply.leases, strict=True)
-    ]
+    messages = await call.convert(
+        lambda message, lease: wire.message_out(message, call.request.queue, lease.text),
+        reply.messages,
+        reply.leases,
+    )
     following = None if reply.next is None else ceil(reply.next)
     return Answer(200, wire.ClaimedOut(messages, reply.now, following))
 

@@ -273,8 +273,8 @@ async def search(call: ApiCall, query: SearchQuery) -> SearchOut:
         page = await arun_steps(steps, call.visit.execute)
     bodies = caller.may("bodies")
     own_names = {full: name for name, full in names}
-    messages = [
-        wire.message_out(message, own_names[message.queue], bodies=bodies)
-        for message in page.messages
-    ]
+    messages = await call.convert(
+        lambda message: wire.message_out(message, own_names[message.queue], bodies=bodies),
+        page.messages,
+    )
     return SearchOut(messages, page.searched, page.total, page.cursor)
