@@ -25,6 +25,7 @@ from bide.testing import FakeClock
 from bide.testing.hooks import lane_of
 from tests.system.server.client import Client, Q, Reply
 from tests.system.server.conftest import Serve
+from tests.waiting import until
 
 NOW = 1_900_000_800_000
 """When each test begins: at a full hour."""
@@ -688,7 +689,7 @@ def used_up(client: Client, how: str) -> None:
 def test_the_reasons_of_a_dead_run_are_cut_without_room(
     serve: Serve, make_token: Any, how: str, has_room: bool
 ) -> None:
-    server = serve(auth="required", quotas={"shop": Quota(stored=30_000 if has_room else 20_000)})
+    server = serve(auth="required", quotas={"shop": Quota(stored=60_000 if has_room else 20_000)})
     shop = server.with_token(make_token("shop", "admin"))
     an_hour_ago = datetime.now(UTC).timestamp() - 3_600
     rule = {"every": "1m", "missed": "all"}
@@ -696,7 +697,10 @@ def test_the_reasons_of_a_dead_run_are_cut_without_room(
     assert shop.put(ONE, put).status == 201
     reason = "the first line\n" + "x" * 8_000
     settle(shop, "retry", *claim(shop), reason=reason)
-    assert shop.put(f"{Q}/messages/b", {"body": "x" * 9_000, "delay": "1d"}).status == 201
+    large = {"body": "x" * 9_000, "delay": "1d"}
+    # A count that is under way may have counted the reason twice.
+    until(lambda: shop.put(f"{Q}/messages/b", large).status != 507)
+    assert shop.get(f"{Q}/messages/b").status == 200
     used_up(shop, how)
     (following,) = claim(shop, wait="20s")
     assert (following["id"], following["attempt"]) == ("a", 1)
