@@ -233,7 +233,7 @@ class AsyncQueue(BaseQueue):
 
             if self._settings_go_apart(guest, command):
                 with suppress(StoreBusy):  # the transaction itself has made the queue: it joins
-                    await in_thread(self._send_settings)
+                    await self._send_settings()
             with self._joining(command) as commands:
                 reply = (await acarry_out(within, guest, commands, self._now()))[-1]
             return reply if result_of is None else result_of(reply)
@@ -241,13 +241,19 @@ class AsyncQueue(BaseQueue):
             raise self._was_closed()
         lane = self._lane
         if self._unsent_settings is not None and not command.only_reads:
-            await in_thread(self._send_settings)
+            await self._send_settings()
         if type(command) is Put and spans.are_possible():
             with spans.sending(command) as traced_command:
                 reply = await lane.acall(traced_command, self)
         else:
             reply = await lane.acall(command, self, wait)
         return reply if result_of is None else result_of(reply)
+
+    async def _send_settings(self) -> None:
+        """Async form of `Queue._send_settings`."""
+        with self._settings_to_send() as settings:
+            if settings is not None:
+                await self._lane.acall(settings, self)
 
     async def _run(
         self, steps: LongSteps[T], *, wait: float | None = None, within: object = None

@@ -1,6 +1,5 @@
 """What `Queue` and `AsyncQueue` share: the name, the store, joining a transaction, closing."""
 
-import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,8 +71,8 @@ class BaseQueue:
         )
         self._settings = None if settings == self._builder.configure() else settings
         """The command that sets what the caller has given; `None`: nothing."""
-        self._settings_turn = threading.RLock()
-        """Held by the thread that sends the settings; the others wait for it."""
+        self._sender: dict[str, object] = {}
+        """Under "settings": the caller that is sending them."""
         self._own_clock = clock
         self._absolute_url = absolute(self._url)  # the program may go to another directory
         self._use(open_lane(self._url, clock))
@@ -154,25 +153,24 @@ class BaseQueue:
             )
         return outbox(dialect_of(within))
 
-    def _send_settings(self) -> None:
-        """Send the settings, unless they were sent: one caller does, and others wait until it has.
+    @contextmanager
+    def _settings_to_send(self) -> Iterator[Command | None]:
+        """Yield the settings for the caller to send; `None`: they were sent, or another one does.
 
-        Else a second caller, who began together with it, would undo what the first one sets next.
+        Else a second caller, who began together with the first, would undo what that one sets next.
+        Nobody waits for another: the lane executes in order what was given to it.
         """
         notice_fork()
-        turn = self._settings_turn
+        caller = object()
         try:
-            if not turn.acquire(blocking=False):
-                refuse_to_wait()
-                turn.acquire()
-            if self._unsent_settings is not None:
-                self._lane.call(self._unsent_settings, self)
+            is_first = self._sender.setdefault("settings", caller) is caller  # one atomic step
+            settings = self._unsent_settings if is_first else None
+            yield settings
+            if settings is not None:
                 self._unsent_settings = None
         finally:
-            try:  # not `suppress`: an interrupt at its call would leave the turn taken
-                turn.release()
-            except RuntimeError:  # it was not taken
-                pass
+            if self._sender.get("settings") is caller:
+                self._sender.clear()
 
     def _settings_go_apart(self, guest: Guest, command: Command) -> bool:
         """Whether the settings are to be sent before a command of a user's transaction.
@@ -225,10 +223,10 @@ class BaseQueue:
 
 
 @in_child
-def _renew_turns() -> None:
-    """In the child of a fork: a thread of the parent may have had the turn to send settings."""
+def _forget_senders() -> None:
+    """In the child of a fork: a thread of the parent may have been sending settings."""
     for queue in list(open_queues):
-        queue._settings_turn = threading.RLock()
+        queue._sender.clear()
 
 
 @contextmanager

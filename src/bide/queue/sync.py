@@ -1307,6 +1307,12 @@ class Queue(BaseQueue):
             reply = lane.call(command, self, wait)
         return reply if result_of is None else result_of(reply)
 
+    def _send_settings(self) -> None:
+        """Send the settings of this object, unless another caller is doing so."""
+        with self._settings_to_send() as settings:
+            if settings is not None:
+                self._lane.call(settings, self)
+
     def _run(self, steps: LongSteps[T], *, wait: float | None = None, within: object = None) -> T:
         """Execute the commands of some steps; return their result."""
         if self._closed:  # there may be no command

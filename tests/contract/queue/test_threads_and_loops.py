@@ -187,28 +187,17 @@ def settings_sent(engine: FlakyEngine) -> int:
     return sum(isinstance(one, Configure) and one.keep == 3_600_000 for one in sent)
 
 
-def is_within(thread: int, *functions: str) -> bool:
-    """Return whether a thread is in one of these functions, and not in what it calls."""
-    return sys._current_frames()[thread].f_code.co_name in functions
-
-
 def test_of_threads_that_begin_together_one_sends_what_the_constructor_was_told(
     clock: FakeClock,
 ) -> None:
     engine = FlakyEngine(MemoryEngine())
     queue = bide.Queue("orders", "memory://together", keep="1h", clock=clock)
     lane = use(queue, engine)
-    idents: list[int] = []
-
-    def put() -> bide.Outcome:
-        idents.append(threading.get_ident())
-        return queue.put(1)
-
     with engine.held():
         first = spawn(queue.configure, keep=0)
         engine.wait_until_held()
-        second = spawn(put)
-        until(lambda: count_submitted(lane) or (idents and is_within(idents[0], "_send_settings")))
+        second = spawn(queue.put, 1)  # it waits for its turn in the lane, and for nothing else
+        until(lambda: count_submitted(lane))
     assert first.result(PATIENCE).keep == 0
     assert second.result(PATIENCE)
     assert settings_sent(engine) == 1
@@ -234,29 +223,19 @@ def test_of_tasks_that_begin_together_one_sends_what_the_constructor_was_told(
     lane.close()
 
 
-def test_who_is_waited_for_does_not_wait_for_the_settings(clock: FakeClock) -> None:
-    """Else the thread of the lane would wait for the one that waits for it."""
+def test_settings_that_could_not_be_sent_are_sent_with_the_next_command(clock: FakeClock) -> None:
     engine = FlakyEngine(MemoryEngine())
-    queue = bide.Queue("orders", "memory://logging", keep="1h", clock=clock)
+    queue = bide.Queue("orders", "memory://next", keep="1h", clock=clock)
     lane = use(queue, engine)
-    logging_engine = FlakyEngine(MemoryEngine())
-    logging_lane = Lane(lambda: logging_engine, clock)
-
-    def log() -> StoreBusy:
-        with pytest.raises(WrongContext, match="use the queue after it"):
-            queue.put(2)
-        return StoreBusy("logged")
-
-    logging_engine.fail(log)
-    with engine.held():
-        first = spawn(queue.put, 1)
-        engine.wait_until_held()
-        with pytest.raises(StoreBusy, match="logged"):
-            logging_lane.call(Configure("orders"))
-    assert first.result(PATIENCE)
+    engine.fail(StoreBusy("busy"))
+    with pytest.raises(StoreBusy):
+        queue.put(1)
+    queue.put(2)
+    queue.put(3)
+    assert settings_sent(engine) == 2  # in vain, and then once
+    assert queue.counts().keep == 3_600_000
     queue.close()
     lane.close()
-    logging_lane.close()
 
 
 def test_who_only_looks_changes_no_setting(make: Any) -> None:
