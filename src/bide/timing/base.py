@@ -308,8 +308,8 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
             raise ShutDown("the delay queue was shut down: it takes no more items")
         entry = self._entries.add(item, due, priority)
         if due < self._alarm:
+            # Only who leads changes the alarm: it may have woken, and wait again, before this ends.
             self._wake()
-            self._alarm = -NEVER
         return entry
 
     def _check_end(self) -> None:

@@ -54,9 +54,12 @@ class DelayQueue(DelayQueueBase[T]):
         limit = self._limit(timeout)
         entries, signal = self._entries, Signal()
         announced = -NEVER  # the time for which the clock has ended the last wait
+        leads = False
         try:
             while True:
                 with self._lock:
+                    if leads:
+                        self._alarm = -NEVER  # it is awake, and sees below what was put
                     self._reached = max(self._reached, announced)
                     # What was due when the clock was last read is due: a backlog needs no clock.
                     if (entry := entries.pop(self._reached)) is None:
@@ -70,7 +73,8 @@ class DelayQueue(DelayQueueBase[T]):
                     if self._reached >= limit:
                         raise Empty(f"no item was due within {timeout}")
                     wait_end = limit
-                    if self._leads(signal):
+                    leads = self._leads(signal)
+                    if leads:
                         self._alarm = NEVER  # what is put from now on wakes this thread
                         self._alarm = due = entries.next_due()
                         wait_end = min(due, limit)

@@ -175,6 +175,27 @@ def test_a_new_head_wakes_the_leader_and_a_later_item_nobody(
     assert clock.waits in ([1_100.0, 1_005.0], [1_100.0])
 
 
+def test_a_put_that_ends_after_the_leader_sleeps_again_hides_no_later_one(
+    clock: RecordingClock, start: Start
+) -> None:
+    """Threads may change as soon as the leader was woken: it takes the item, and waits again."""
+
+    class Slow(DelayQueue[str]):
+        def _wake(self, *, everybody: bool = False) -> None:
+            super()._wake(everybody=everybody)
+            if threading.current_thread() is threading.main_thread() and not taken:
+                clock.wait_for_wait(2)
+
+    queue = Slow(clock=clock)
+    taken: list[str] = []
+    thread = start(lambda: [taken.append(queue.take()) for _ in range(2)])
+    clock.wait_for_wait(1)
+    queue.put("first")
+    queue.put("second")
+    thread.join(60)
+    assert taken == ["first", "second"]
+
+
 def test_a_leader_that_gives_up_hands_over(clock: RecordingClock, start: Start) -> None:
     queue: DelayQueue[str] = DelayQueue(clock=clock)
     queue.put("late", 10)
