@@ -1,6 +1,6 @@
 """What a visitor of the dashboard may see and do."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -102,6 +102,18 @@ class Access(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             queue: its name.
         """
         return is_readable(queue, by_admin=self.may("stop"))
+
+    @property
+    def sight(self) -> Hashable:
+        """All that decides which queues are shown: who shares it may share what was read of them.
+
+        Example:
+            >>> Access(name="ann", actions=["cancel"]).sight == Access(name="bob").sight
+            True
+            >>> Access(name="ann", actions=["stop"]).sight == Access(name="bob").sight
+            False
+        """
+        return self.caller, self.may("stop")
 
     @cached_property
     def caller(self) -> Caller:

@@ -283,7 +283,7 @@ class StoreReader:
             prefix: how the names of the queues begin.
             after: the page begins after this name, the visitor's.
         """
-        key = access.caller, prefix, after
+        key = access.sight, prefix, after
 
         async def read() -> Glance:
             """Read the page and one sample of its queues, and add that to the samples before."""

@@ -348,6 +348,15 @@ def test_only_who_may_stop_workers_sees_the_requests(stage: Stage) -> None:
     assert reader.do("audit", queue=STOPS).status == 403
 
 
+def test_what_was_read_for_an_admin_is_not_shown_to_others(stage: Stage) -> None:
+    stage.queue(STOPS, actor="eve").put(1, id="web1:7", delay=60)
+    actions = {b"ann": ["stop"], b"bob": []}
+    visitor = stage.visitor(lambda scope: Access(actions=actions[dict(scope["headers"])[b"who"]]))
+    for who, listed in (("ann", True), ("bob", False), ("ann", True)):
+        for page in ("?prefix=bide:", "search?prefix=bide:&q=web1"):
+            assert (f">{STOPS}</a>" in visitor.get(f"/{page}", who=who).text) == listed
+
+
 def test_nobody_sees_undo_records(stage: Stage, orders: bide.Queue, ann: Visitor) -> None:
     orders.put("secret", id="a", delay=60)
     assert orders.cancel(after=0, undo=True) == 1
