@@ -421,6 +421,16 @@ def test_a_server_with_too_many_messages_to_be_checked(server: str) -> None:
     assert level(told(server, inf), "is too large to be checked for damage") is None
 
 
+def test_the_time_ends_at_queues_without_messages(redis_url: Callable[[], str]) -> None:
+    url = redis_url()
+    for name in ("mails", "orders"):
+        with bide.Queue(name, url) as queue:
+            queue.put(1, id="a")
+            queue.cancel("a")
+    assert level(told(url, -1), "is too large to be checked for damage") == "warning"
+    assert level(told(url, inf), "is too large to be checked for damage") is None
+
+
 def test_a_server_without_a_store_stays_without_one(redis_url: Callable[[], str]) -> None:
     url = redis_url()
     told(url)

@@ -196,7 +196,7 @@ Send = Callable[..., Any]
 
 
 def _damage(send: Send, *, clustered: bool) -> Iterator[Unreadable | None]:
-    """Yield what cannot be read, and `None` for each record or end that can."""
+    """Yield what cannot be read, and `None` after each page of records or ends."""
     version_keys, queues_keys = (
         layout.copies(key) if clustered else (key,) for key in (layout.VERSION, layout.QUEUES)
     )
@@ -208,39 +208,47 @@ def _damage(send: Send, *, clustered: bool) -> Iterator[Unreadable | None]:
         for shard in range(layout.SHARDS):
             if not send("EXISTS", layout.meta_key(queue, shard)):
                 break
-            records = layout.records_key(queue, shard)
-            for id, record in _entries(send, records):
-                yield _unreadable_record(queue, id, record)
-            for id, ends in _entries(send, layout.ended_key(queue, shard)):
-                yield _unreadable_end(queue, id, ends)
+            for page in _pages(send, layout.records_key(queue, shard)):
+                yield from (
+                    Unreadable(f"{id!r} in queue {queue!r}")
+                    for id, record in page
+                    if not _is_record(queue, id, record)
+                )
+                yield None
+            for page in _pages(send, layout.ended_key(queue, shard)):
+                yield from (
+                    Unreadable(f"{id!r} in queue {queue!r}", is_end=True)
+                    for id, ends in page
+                    if not _are_ends(ends)
+                )
+                yield None
 
 
-def _entries(send: Send, key: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield ids and what a hash has of each."""
+def _pages(send: Send, key: bytes) -> Iterator[list[tuple[str, bytes]]]:
+    """Yield pages of a hash, at least one: ids, and what it has of each."""
     cursor, count = 0, FEWEST_RECORDS
     while True:
         cursor, entries = send("HSCAN", key, cursor, "COUNT", count)
-        for id, entry in entries.items():
-            yield id.decode(errors="backslashreplace"), entry
+        yield [(id.decode(errors="backslashreplace"), entry) for id, entry in entries.items()]
         if not cursor:
             return
         mean_bytes = sum(map(len, entries.values())) // (len(entries) or 1) + 1
         count = min(max(PAGE_BYTES // mean_bytes, FEWEST_RECORDS), MOST_RECORDS)
 
 
-def _unreadable_record(queue: str, id: str, record: bytes) -> Unreadable | None:
-    """Return a message if its record cannot be read; else `None`."""
+def _is_record(queue: str, id: str, record: bytes) -> bool:
+    """Tell whether the record of a message can be read."""
     try:
         layout.read_record(queue, id, record, 0)
     except layout.DAMAGED:
-        return Unreadable(f"{id!r} in queue {queue!r}")
-    return None
+        return False
+    return True
 
 
-def _unreadable_end(queue: str, id: str, ends: bytes) -> Unreadable | None:
-    """Return a message if what is remembered of its ends cannot be read; else `None`."""
+def _are_ends(ends: bytes) -> bool:
+    """Tell whether what is remembered of the ends of a message can be read."""
     try:
         decode_ends(ends)
     except layout.DAMAGED:
-        return Unreadable(f"{id!r} in queue {queue!r}", is_end=True)
-    return None
+        return False
+    return True
