@@ -6,8 +6,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import count
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -130,6 +132,24 @@ def test_a_file_that_is_too_large_to_be_checked(file: Path) -> None:
         queue.put_many(bide.NewMessage(body="x" * 300) for _ in range(2_000))
     assert level(told(f"sqlite:///{file}", -1), "too large to be checked") == "warning"
     assert level(told(f"sqlite:///{file}", inf), "too large to be checked") is None
+
+
+def test_what_was_found_in_a_file_before_the_time_ended_is_told(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("UPDATE bide_message SET due = 'soon'")
+        (id,) = connection.execute("SELECT id FROM bide_message").fetchone()
+        connection.commit()
+    endless = (
+        "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT 1 FROM n) SELECT x FROM n WHERE x > 1"
+    )
+    monkeypatch.setattr(sqlite_doctor, "UNREADABLE_ENDS", endless)
+    looks = count()  # the time goes on each time that it is looked at
+    monkeypatch.setattr(sqlite_doctor, "time", SimpleNamespace(monotonic=lambda: next(looks)))
+    found = told(f"sqlite:///{file}", 1_000)
+    assert level(found, f"cannot be read: {id!r}") == "warning"
+    assert level(found, "too large to be checked") == "warning"
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no file system in memory")

@@ -11,14 +11,13 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qs
 
 from bide.engines.findings import (
-    EXAMPLES,
     Check,
     Finding,
+    Unreadable,
     findings,
+    of_messages,
     other_version,
     too_large,
-    unreadable,
-    unreadable_ends,
 )
 from bide.engines.sqlite import file_of
 from bide.engines.sqlite.schema import (
@@ -34,23 +33,21 @@ from bide.model.errors import NotAStore, StoreUnavailable
 _NETWORK = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "fuse.sshfs", "fuse.s3fs")
 _MEMORY = ("tmpfs", "ramfs")
 
-_DAMAGED_ROWS = f"""
+UNREADABLE_ROWS = """
 SELECT id FROM bide_message WHERE typeof(due) <> 'integer' OR typeof(priority) <> 'integer'
   OR typeof(attempt) <> 'integer' OR typeof(attempts) <> 'integer' OR typeof(id) <> 'text'
   OR typeof(expires) NOT IN ('null', 'integer') OR typeof("group") NOT IN ('null', 'text')
   OR typeof(data) NOT IN ('text', 'blob') OR typeof(headers) NOT IN ('null', 'text')
   OR (typeof(data) = 'text' AND NOT json_valid(data))
-  OR NOT json_valid(coalesce(headers, '{{}}')) OR NOT json_valid(coalesce(failures, '[]'))
-LIMIT {EXAMPLES}
+  OR NOT json_valid(coalesce(headers, '{}')) OR NOT json_valid(coalesce(failures, '[]'))
 """
 
-_DAMAGED_ENDS = f"""
-SELECT DISTINCT id FROM bide_ended
+UNREADABLE_ENDS = f"""
+SELECT id FROM bide_ended
 WHERE typeof(how) <> 'integer' OR how NOT BETWEEN 0 AND {len(ENDINGS) - 1}
   OR typeof(moment) <> 'integer' OR typeof(due) <> 'integer' OR typeof(attempt) <> 'integer'
   OR typeof(since) NOT IN ('null', 'integer') OR NOT json_valid(coalesce(failures, '[]'))
   OR NOT json_valid(coalesce(result, '[]'))
-LIMIT {EXAMPLES}
 """
 
 LITTLE_ROOM = 256 << 20
@@ -202,16 +199,13 @@ def _soundness(path: Path, longest: float) -> Iterator[Finding]:
     try:
         faults = [text for (text,) in connection.execute("PRAGMA quick_check(3)") if text != "ok"]
         version = known_version if faults else recorded_version(connection.execute, path)
-        has_known_tables = not faults and version == known_version
-        rows, ends = (
-            [repr(id) for (id,) in connection.execute(query)] if has_known_tables else []
-            for query in (_DAMAGED_ROWS, _DAMAGED_ENDS)
-        )
+        damage = _damage(connection) if not faults and version == known_version else ()
+        of_rows = list(of_messages(damage, longest, str(path), "rows", "tables"))
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
             yield too_large(str(path), longest)
             return
-        faults, rows, ends, version = [str(error)], [], [], known_version
+        faults, of_rows, version = [str(error)], [], known_version
     finally:
         connection.close()
     if version != known_version:
@@ -223,7 +217,20 @@ def _soundness(path: Path, longest: float) -> Iterator[Finding]:
             "messages cannot be read, and workers end",
             "stop all workers and save what is readable: see the documentation, operations",
         )
-    if rows:
-        yield unreadable(f"rows of messages in {path}", rows, "tables")
-    if ends:
-        yield unreadable_ends(str(path), ends, "tables")
+    yield from of_rows
+
+
+def _damage(connection: sqlite3.Connection) -> Iterator[Unreadable]:
+    """Yield what cannot be read.
+
+    Raises:
+        TimeoutError: the time of the connection has ended.
+    """
+    try:
+        for query, is_end in ((UNREADABLE_ROWS, False), (UNREADABLE_ENDS, True)):
+            for (id,) in connection.execute(query):
+                yield Unreadable(repr(id), is_end)
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+            raise TimeoutError from error
+        raise
