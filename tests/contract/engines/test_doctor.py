@@ -116,9 +116,10 @@ def test_a_file_whose_pages_or_rows_cannot_be_read(file: Path) -> None:
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("UPDATE bide_message SET headers = '[' WHERE id = 'm0007'")
         connection.execute("UPDATE bide_message SET due = 'soon' WHERE id = 'm0008'")
+        connection.execute("UPDATE bide_message SET failures = '[[1]]' WHERE id = 'm0009'")
         connection.commit()
     found = told(f"sqlite:///{file}")
-    assert level(found, "cannot be read: 'm0007', 'm0008'") == "warning"
+    assert level(found, "cannot be read: 'm0007', 'm0008', 'm0009'") == "warning"
     content = bytearray(file.read_bytes())
     for page in range(30, 60):
         content[page * 4096 : page * 4096 + 512] = bytes(512)

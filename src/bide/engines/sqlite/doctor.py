@@ -5,8 +5,9 @@ import shutil
 import sqlite3
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qs
 
@@ -27,6 +28,7 @@ from bide.engines.sqlite.schema import (
     open_to_look,
     recorded_version,
 )
+from bide.engines.sqlite.tables import DAMAGED, as_failures, as_headers
 from bide.model.ended import ENDINGS
 from bide.model.errors import NotAStore, StoreUnavailable
 
@@ -39,16 +41,20 @@ SELECT id FROM bide_message WHERE typeof(due) <> 'integer' OR typeof(priority) <
   OR typeof(expires) NOT IN ('null', 'integer') OR typeof("group") NOT IN ('null', 'text')
   OR typeof(data) NOT IN ('text', 'blob') OR typeof(headers) NOT IN ('null', 'text')
   OR (typeof(data) = 'text' AND NOT json_valid(data))
-  OR NOT json_valid(coalesce(headers, '{}')) OR NOT json_valid(coalesce(failures, '[]'))
+  OR (headers IS NOT NULL AND NOT are_headers(CAST(headers AS BLOB)))
+  OR (failures <> '' AND NOT are_failures(CAST(failures AS BLOB)))
 """
+"""Selects the ids of messages that cannot be read, by functions that `_damage` adds."""
 
 UNREADABLE_ENDS = f"""
 SELECT id FROM bide_ended
 WHERE typeof(how) <> 'integer' OR how NOT BETWEEN 0 AND {len(ENDINGS) - 1}
   OR typeof(moment) <> 'integer' OR typeof(due) <> 'integer' OR typeof(attempt) <> 'integer'
-  OR typeof(since) NOT IN ('null', 'integer') OR NOT json_valid(coalesce(failures, '[]'))
+  OR typeof(since) NOT IN ('null', 'integer') OR typeof("by") NOT IN ('null', 'text')
+  OR (failures <> '' AND NOT are_failures(CAST(failures AS BLOB)))
   OR NOT json_valid(coalesce(result, '[]'))
 """
+"""The same of messages of whose ends that is so."""
 
 LITTLE_ROOM = 256 << 20
 """Bytes: with less free space a store may stop soon."""
@@ -226,6 +232,8 @@ def _damage(connection: sqlite3.Connection) -> Iterator[Unreadable]:
     Raises:
         TimeoutError: the time of the connection has ended.
     """
+    for name, decode in (("are_headers", as_headers), ("are_failures", as_failures)):
+        connection.create_function(name, 1, partial(_is_readable, decode), deterministic=True)
     try:
         for query, is_end in ((UNREADABLE_ROWS, False), (UNREADABLE_ENDS, True)):
             for (id,) in connection.execute(query):
@@ -234,3 +242,12 @@ def _damage(connection: sqlite3.Connection) -> Iterator[Unreadable]:
         if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
             raise TimeoutError from error
         raise
+
+
+def _is_readable(decode: Callable[[bytes], object], text: bytes) -> bool:
+    """Tell whether a text of a row can be read."""
+    try:
+        decode(text)
+    except DAMAGED:
+        return False
+    return True

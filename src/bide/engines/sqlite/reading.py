@@ -17,9 +17,8 @@ from bide.engines.sqlite.tables import (
     EXPIRED,
     READY,
     SQL,
-    as_failures,
     as_item,
-    ending_of,
+    end_of,
     readable_record,
 )
 from bide.engines.sqlite.transaction import Transaction
@@ -278,19 +277,7 @@ class QueueReader:
             "fresh": self.now - self.row.result_ttl,
             "limit": KEPT_ENDS,
         }
-        return [
-            End(
-                how=ending_of(how),
-                moment=moment,
-                by=by,
-                due=due,
-                attempt=attempt,
-                since=since,
-                failures=as_failures(failures) if failures else (),
-                result=None if result is None else result.encode(),
-            )
-            for how, moment, by, due, attempt, since, failures, result in self.run(SQL.ends, bounds)
-        ]
+        return [end_of(row) for row in self.run(SQL.ends, bounds)]
 
     def last_ends(self, span: "EndSpan", how: Ending | None) -> "Iterator[Ended | EndPosition]":
         """Yield ids with their last ends, in order: those of a span, and of a way to end."""

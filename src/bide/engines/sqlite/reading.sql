@@ -116,8 +116,9 @@ FROM bide_ended WHERE queue = :queue AND id = :id AND +moment > :since ORDER BY 
 -- name: last_ends
 -- Ends from the first one on, some of them, in the order of a list, and whether each is the last one of its id.
 -- By the index of moments: only those of one millisecond are sorted, by id in the encoding of the file.
-SELECT id, how, moment, "by", due, attempt, since, failures,
-  NOT EXISTS (SELECT 1 FROM bide_ended n WHERE n.queue = e.queue AND n.id = e.id AND n.seq > e.seq)
+SELECT id, moment,
+  NOT EXISTS (SELECT 1 FROM bide_ended n WHERE n.queue = e.queue AND n.id = e.id AND n.seq > e.seq),
+  how, moment, "by", due, attempt, since, failures, NULL
 FROM bide_ended e
 WHERE queue = :queue AND moment >= :first AND moment < :before AND (moment > :moment OR id > :id)
 ORDER BY moment, id, seq DESC LIMIT :limit;

@@ -22,9 +22,8 @@ from bide.engines.rules.record import Record
 from bide.engines.sqlite.tables import (
     DAMAGED,
     SQL,
-    as_failures,
     bounds_of,
-    ending_of,
+    end_of,
     readable_record,
 )
 from bide.model.commands import Scan
@@ -133,18 +132,9 @@ class QueueScanner:
             "limit": LOOKED_AT,
         }
         for number, row in enumerate(self._run(SQL.last_ends, bounds), 1):
-            id, number_of_end, moment, by, due, attempt, since, failures, is_last = row
+            id, moment, is_last, *end = row
             try:
-                ended = Ended(
-                    id=id,
-                    how=ending_of(number_of_end),
-                    moment=moment,
-                    by=by,
-                    due=due,
-                    attempt=attempt,
-                    since=since,
-                    failures=as_failures(failures) if failures else (),
-                )
+                ended = Ended.of(id, end_of(end))
             except DAMAGED:
                 ended = Ended.unreadable(id, moment)
             if is_last and how in (None, ended.how):

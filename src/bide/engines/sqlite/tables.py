@@ -2,7 +2,7 @@
 
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any
 
@@ -12,7 +12,7 @@ from bide.engines.constants import SHARED, with_constants
 from bide.engines.queue_row import QueueRow
 from bide.engines.rules.record import Record
 from bide.model.commands import Where
-from bide.model.ended import ENDINGS, Ending
+from bide.model.ended import ENDINGS, End, Ending
 from bide.model.errors import BideError
 from bide.model.message import ATTEMPTS, STATES, UNREADABLE, Failure, Item, Progress
 from bide.model.rank import EVERYTHING, delayed_rank, ready_rank
@@ -35,7 +35,7 @@ _MESSAGE = Record.__struct_fields__[: Record.__struct_fields__.index("state")]
 
 _INT = frozenset([int])
 
-_as_headers = msgspec.json.Decoder(dict[str, str]).decode
+as_headers = msgspec.json.Decoder(dict[str, str]).decode
 as_failures = msgspec.json.Decoder(tuple[Failure, ...]).decode
 as_item = msgspec.json.Decoder(Item).decode
 as_progress = msgspec.json.Decoder(Progress).decode
@@ -123,7 +123,7 @@ def _decoded(row: tuple[Any, ...], *, ranked: bool = False, checked: bool = Fals
         attempts=attempts,
         expires=expires,
         group=group,
-        headers=None if headers is None else _as_headers(headers),
+        headers=None if headers is None else as_headers(headers),
         failures=as_failures(failures) if failures else (),
         created=created or None,
         planned=planned,
@@ -207,6 +207,26 @@ def ending_of(number: int) -> Ending:
     if not 0 <= number < len(ENDINGS):
         raise ValueError(f"no ending has the number {number}")
     return ENDINGS[number]
+
+
+def end_of(row: Sequence[Any]) -> End:
+    """Return the end of a row: the fields of `End`, in their order.
+
+    Raises:
+        Exception: one of `DAMAGED`: another program has written to the row.
+    """
+    how, moment, by, due, attempt, since, failures, result = row
+    fields = {
+        "how": ending_of(how),
+        "moment": moment,
+        "by": by,
+        "due": due,
+        "attempt": attempt,
+        "since": since,
+        "failures": as_failures(failures) if failures else (),
+        "result": None if result is None else result.encode(),
+    }
+    return msgspec.convert(fields, End)  # checks the types, which SQLite does not
 
 
 def bounds_of(where: Where | None) -> dict[str, Any]:

@@ -180,7 +180,20 @@ def test_an_id_that_is_no_text_is_replaced(engine: SqliteEngine, path: Path) -> 
     sound(engine)
 
 
-@pytest.mark.parametrize("damage", ["failures = '['", "how = 99", "how = -1", "how = 'so'"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "failures = '['",
+        "failures = '[[1]]'",
+        "how = 99",
+        "how = -1",
+        "how = 'so'",
+        "due = 'abc'",
+        "attempt = 'x'",
+        "since = 'x'",
+        "\"by\" = x'00'",
+    ],
+)
 def test_an_end_that_cannot_be_read_is_listed_as_that(
     engine: SqliteEngine, path: Path, damage: str
 ) -> None:
