@@ -17,7 +17,6 @@ from bide.model import replies
 from bide.model.errors import InvalidArgument
 from bide.model.identity import actor_of, check_name, new_id
 from bide.model.internal_queues import internal_queue
-from bide.model.limits import BULK
 from bide.model.message import Message
 from bide.model.options import options_of
 from bide.model.parts import in_parts
@@ -31,10 +30,9 @@ from bide.model.window import Window
 from bide.observing.seen_runs import run_of
 from bide.observing.workers import request_stop
 from bide.queue.command_builder import CommandBuilder
-from bide.queue.dry_run import look_at_reschedule
+from bide.queue.dry_run import preview_reschedule
 from bide.queue.repeating import holding, resuming, running_now
 from bide.queue.results import Audit, deleted
-from bide.queue.steps import is_movable
 from bide.server.access.rights import is_for_admins
 from bide.server.logs import DONE, Act
 from bide.undoing.changes import change_in_parts, steps_of, undo_in_parts, yield_part
@@ -263,22 +261,21 @@ async def _question(
             replies.Found, cmd.Find(full_name, ids[:PREVIEW_COUNT], max_bytes=READ_BYTES)
         )
         first = [message for message in reply.messages if message is not None]
+    elif action == "reschedule":
+        preview = preview_reschedule(full_name, where, READ_BYTES)
+        count, movable = await view.store.run(preview)
+        first = movable[:PREVIEW_COUNT]
     else:
+        dry_run = cmd.Cancel(full_name, where=where, dry_run=True, running=includes_held)
+        count = (await view.store.ask(replies.Affected, dry_run)).count
         scan = cmd.Scan(full_name, None, where, limit=PREVIEW_COUNT, max_bytes=READ_BYTES)
         page = await view.store.ask(replies.Page, scan)
-        if action == "reschedule":
-            every = msgspec.structs.replace(scan, limit=BULK)
-            count = await view.store.run(look_at_reschedule(every, MOST_CHANGED))
-            first = [message for message in page.messages if is_movable(message)]
-        else:
-            dry_run = cmd.Cancel(full_name, where=where, dry_run=True, running=includes_held)
-            count = (await view.store.ask(replies.Affected, dry_run)).count
-            first = [
-                message
-                for message in page.messages
-                if message.state in ("delayed", "ready")
-                or (includes_held and message.state == "leased" and message.stopping is None)
-            ]
+        first = [
+            message
+            for message in page.messages
+            if message.state in ("delayed", "ready")
+            or (includes_held and message.state == "leased" and message.stopping is None)
+        ]
     summaries = [summary_of(message, view.shown) for message in first]
     shown_bodies = sum(1 for summary in summaries if summary.preview)
     view.log_shown_bodies(view.request.get("queue"), shown_bodies)

@@ -2,13 +2,17 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from bide.lane.steps import Steps, following
-from bide.model.commands import Count, Find, Purge, Scan, Where
-from bide.model.limits import MAX_BYTES
+from bide.model.commands import Cancel, Count, Find, Purge, Scan, Where
+from bide.model.limits import BULK, MAX_BYTES
+from bide.model.message import Message
 from bide.model.parts import in_parts
-from bide.model.replies import Counts, Found, Page
+from bide.model.replies import Affected, Counts, Found, Page
+from bide.model.times import LATEST
 from bide.model.undoing import PART
-from bide.queue.steps import movable
+from bide.queue.steps import is_movable, movable
 
 
 def look_at_purge(command: Purge) -> Steps[int]:
@@ -47,20 +51,42 @@ def purge_part(command: Purge, cursor: str | None = None) -> Steps[tuple[int, st
     return sum(time < before for time in end_times), page.cursor
 
 
-def look_at_reschedule(first: Scan, most: int | None = None) -> Steps[int]:
-    """Return how many messages of a scan a reschedule of their group would change now.
-
-    Args:
-        first: reads the first page.
-        most: how many are counted at most; `None`: all.
-    """
+def look_at_reschedule(first: Scan) -> Steps[int]:
+    """Return how many messages of a scan a reschedule of their group would change now."""
     scan: Scan | None = first
     count = 0
-    while scan is not None and (most is None or count < most):
+    while scan is not None:
         page: Page = yield scan
         count += len(movable(page.messages))
         scan = following(scan, page)
-    return count if most is None else min(count, most)
+    return count
+
+
+def preview_reschedule(
+    queue: str, where: Where, max_bytes: int
+) -> Steps[tuple[int, list[Message]]]:
+    """Return about how many messages a reschedule by a rule would change now, and the first ones.
+
+    However many there are, it reads two pages: the store counts those that wait. Of the messages
+    that were stopped by `hold`, which stay, it leaves out those on these pages: the first one, and
+    that of the messages that are due last, as held ones are.
+
+    Args:
+        queue: the name of the queue.
+        where: the rule.
+        max_bytes: the maximum size of each page.
+    """
+    waiting: Affected = yield Cancel(queue, where=where, dry_run=True)
+    first: Page = yield Scan(queue, None, where, limit=BULK, max_bytes=max_bytes)
+    latest = msgspec.structs.replace(where, after=LATEST)
+    last: Page = yield Scan(queue, "delayed", latest, limit=BULK, max_bytes=max_bytes)
+    held_ids = {
+        message.id
+        for message in (*first.messages, *last.messages)
+        if message.held and message.state in ("delayed", "ready")
+    }
+    count = max(0, waiting.count - len(held_ids))
+    return count, [message for message in first.messages if is_movable(message)]
 
 
 def look_at_dead(queue: str, ids: Sequence[str] | None) -> Steps[int]:

@@ -17,7 +17,7 @@ from bide.dashboard.access import ACTIONS, Access
 from bide.dashboard.view import SLICE, _unquoted
 from bide.lane.shared import close_lane, open_lane
 from bide.model.commands import Find
-from bide.model.limits import MAX_FORM, MAX_URL
+from bide.model.limits import BULK, MAX_FORM, MAX_URL
 from bide.model.replies import Found
 from bide.observing.heartbeat import Report, put_report
 from bide.observing.workers import STOPS
@@ -115,6 +115,25 @@ def test_the_question_before_a_reschedule_is_about_what_it_moves(
     assert ("id=once" in question.text, "id=daily" in question.text) == (True, False)
     assert "&count=1&" in leads_to(confirm(ann, question))
     assert "id=daily" in ann.do("cancel", **rule).text  # to cancel it is something else
+
+
+def test_the_question_before_a_reschedule_counts_all(
+    ann: Visitor, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bide.dashboard.actions.MOST_CHANGED", BULK)  # by one answer
+    hourly = bide.NewMessage(1, id="hourly", group="g", repeat=bide.Every("1h"))
+    many = [bide.NewMessage(1, group="g", delay="1h") for _ in range(BULK)]
+    daily = bide.NewMessage(1, id="daily", group="g", repeat=bide.Every("1d"))
+    for part in ([hourly], many, many, [daily]):
+        orders.put_many(part)
+    for id in ("hourly", "daily"):
+        orders.hold(id)
+    orders.reschedule("hourly", delay="2h")  # it runs once, and is held still
+    rule = {"queue": "orders", "by": "rule", "group": "g", "back": "/queue?queue=orders"}
+    question = ann.do("reschedule", **rule, delay="2h").text
+    assert "Messages of orders: 2,000 " in question
+    assert "and 1,990 more" in question
+    assert "At most 1,000 are changed at a time" in question
 
 
 def test_a_group_is_cancelled_with_what_runs_of_it(ann: Visitor, orders: bide.Queue) -> None:
