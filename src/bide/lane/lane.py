@@ -210,8 +210,9 @@ class Lane(LaneThread):
     ) -> Reply:
         """Execute a command; the async form of `call`.
 
-        With `in_order` a read waits for the commands that were submitted before it. If the caller
-        is cancelled, its command still runs; but a claim is left out, or returns its messages.
+        With `in_order` a read waits for the commands that were submitted before it, and a claim is
+        executed once: both are of a batch, whose sender asks again itself. If the caller is
+        cancelled, its command still runs; but a claim is left out, or returns its messages.
         """
         if os.getpid() != forks.process:
             forks.notice_fork()
@@ -228,7 +229,8 @@ class Lane(LaneThread):
             if type(reply) is not Claimed:
                 return reply
             replies.append(reply)
-            if wait or identity is not None or not is_to_ask_again(command, replies):
+            is_of_batch = in_order or identity is not None
+            if wait or is_of_batch or not is_to_ask_again(command, replies):
                 return last_of(replies)
 
     async def _acall_once(
