@@ -25,11 +25,12 @@ PARTS = sorted({".".join(name.split(".")[:2]) for name in MODULES})
 
 @pytest.mark.parametrize("part", PARTS)
 def test_examples(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("BIDE_URL", raising=False)
     failed = []
     for name in MODULES:
         if name == part or (part != "bide" and name.startswith(f"{part}.")):
+            (tmp_path / name).mkdir()
+            monkeypatch.chdir(tmp_path / name)  # what one leaves in its store disturbs no other
             module = importlib.import_module(name)
             if doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed:
                 failed.append(name)
