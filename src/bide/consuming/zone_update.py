@@ -149,7 +149,7 @@ async def _update_alone(
             del to_update[queue]
     except LockLost:
         _log.debug("another process plans messages again")
-    finally:
+    else:  # a process that stops, or whose store is away, leaves that to time: nothing waits for it
         await lock.release()
 
 

@@ -645,6 +645,31 @@ def test_another_process_goes_on_for_one_that_has_died(
         keep_planned_until(url, lambda: get(orders).due_at == due + HOUR)
 
 
+def test_a_process_that_stops_asks_for_nothing_more(orders: bide.Queue, url: str) -> None:
+    asked: list[Command] = []
+
+    async def work(ask: Ask) -> None:
+        is_amid = asyncio.Event()
+
+        async def ask_until_amid(command: Command) -> Any:
+            asked.append(command)
+            if isinstance(command, Scan):  # the store is slow
+                is_amid.set()
+                await asyncio.Event().wait()
+            return await ask(command)
+
+        async with asyncio.timeout(60):
+            task = asyncio.create_task(keep_planned(ask_until_amid, SYSTEM_CLOCK))
+            await is_amid.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    orders.put(1, delay="1h")
+    run(url, work)
+    assert isinstance(asked[-1], Scan)
+
+
 def test_a_message_that_changes_meanwhile_is_left_alone(
     orders: bide.Queue, url: str, later: Path
 ) -> None:
