@@ -128,6 +128,8 @@ async def _update_alone(
 ) -> None:
     """Update queues unless another process is at it; take out those that are done.
 
+    A process that may not put the lock does without: what two move at once is moved by one of them.
+
     Args:
         ask: executes commands on the store.
         clock: measures when to say again that this process is at it.
@@ -135,22 +137,32 @@ async def _update_alone(
         zones: the data.
     """
     lock = StoreLock(InternalQueue.ZONES.value, LOCK, ask, clock)
-    other = await lock.look()
-    if (other is not None and other.state == "delayed") or not await lock.take(other):
-        return
 
     async def ask_locked(command: Command) -> Any:
         await lock.renew()
         return await ask(command)
 
     try:
-        for queue, put in list(to_update.items()):
-            await update_queue(ask_locked, queue, zones, put=put)
-            del to_update[queue]
+        other = await lock.look()
+        if (other is not None and other.state == "delayed") or not await lock.take(other):
+            return
+    except (AccessDenied, StoreFull) as error:
+        _log.debug("messages are planned again without a lock: %s", error)
+        await _update(ask, to_update, zones)
+        return
+    try:
+        await _update(ask_locked, to_update, zones)
     except LockLost:
         _log.debug("another process plans messages again")
     else:  # a process that stops, or whose store is away, leaves that to time: nothing waits for it
         await lock.release()
+
+
+async def _update(ask: Ask, to_update: dict[str, float], zones: ZoneData) -> None:
+    """Update queues, and take out those that are done."""
+    for queue, put in list(to_update.items()):
+        await update_queue(ask, queue, zones, put=put)
+        del to_update[queue]
 
 
 async def queues_of(ask: Ask) -> list[str]:

@@ -670,6 +670,33 @@ def test_a_process_that_stops_asks_for_nothing_more(orders: bide.Queue, url: str
     assert isinstance(asked[-1], Scan)
 
 
+@pytest.mark.parametrize("error", [bide.AccessDenied, bide.StoreFull])
+def test_what_may_be_changed_moves_where_nothing_may_be_put(
+    orders: bide.Queue, url: str, later: Path, error: type[bide.StoreError]
+) -> None:
+    due = from_now(hours=5)
+    orders.put(1, id="a", at=in_town(due), timezone=TOWN)
+
+    async def work(ask: Ask) -> None:
+        is_read = asyncio.Event()
+
+        async def ask_without_put(command: Command) -> Any:
+            if isinstance(command, Put):
+                if command.items[0].id == "orders":  # the record of the queue
+                    is_read.set()
+                raise error("the token has no right 'put'")
+            return await ask(command)
+
+        async with asyncio.timeout(60):
+            task = asyncio.create_task(keep_planned(ask_without_put, SYSTEM_CLOCK))
+            await is_read.wait()
+            task.cancel()
+
+    with machine_with(later):
+        run(url, work)
+    assert get(orders).due_at == due + HOUR
+
+
 def test_a_message_that_changes_meanwhile_is_left_alone(
     orders: bide.Queue, url: str, later: Path
 ) -> None:
