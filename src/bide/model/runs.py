@@ -46,7 +46,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     previous: int | None = None
     """The time of the last run before it that was not left out; `None`: it is the first one."""
     added: bool = False
-    """Whether `run_now` has added it to those of the rule, or asked for it though it was missed."""
+    """Whether `run_now` has added it to those of the rule, or asked for one that may be skipped."""
     zones: str = ""
     """The version of the time zones by which its time is one of the rule, and its window opens;
     empty: it is not known, needs none, or is not of the rule."""

@@ -95,12 +95,13 @@ def _run_now(message: Message, now: int) -> tuple[str, int] | None:
         return _changed(message, again=True, zones="", opens=None), opening
     is_due = message.due <= now and _waits(message)
     claimed = msgspec.structs.replace(message, attempt=message.attempt + 1)
-    if is_due and renewal(claimed, now) is None:  # it is going to run
-        return None
+    will_run = is_due and renewal(claimed, now) is None
     if run.added or _goes_on(message):  # this run is not over
-        return run.text, opening
-    if is_due:  # it was too late, and is not any more, however late a worker begins
-        return _changed(message, added=True), opening
+        return None if will_run else (run.text, opening)
+    if will_run and repeat_of(message.rule or "").missed != "skip":
+        return None
+    if is_due:  # it is not too late from now on, however late a worker begins
+        return _changed(message, added=True), message.due if will_run else opening
     left = None if run.left is None else run.left + 1
     return Run(now, left, run.held, run.previous, added=True).text, opening
 

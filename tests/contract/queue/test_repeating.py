@@ -422,17 +422,16 @@ def test_what_is_explained_is_delivered(
         assert get(timed).due == waiting.next == leased.next
 
 
-@pytest.mark.parametrize("is_missed", [True, False])
-def test_a_run_now_waits_for_a_worker(
-    timed: bide.Queue, clock: FakeClock, *, is_missed: bool
-) -> None:
+@pytest.mark.parametrize("waits", ["0s", "60m", "90m"], ids=["added", "in time", "missed"])
+def test_a_run_now_waits_for_a_worker(timed: bide.Queue, clock: FakeClock, waits: str) -> None:
     timed.put("x", id="ann", repeat=bide.Every("1h", missed="skip", grace="1m"))
-    if is_missed:
-        clock.advance("90m")
+    clock.advance(waits)
+    run_at = get(timed).run_at if waits != "0s" else clock.datetime()
     assert timed.run_now("ann").state == "ready"
-    clock.advance("10m")
+    clock.advance("70m")
     assert "run-missed" not in timed.explain("ann").reasons
     (delivery,) = timed.claim()
+    assert delivery.message.run_at == run_at
     clock.advance("1s")
     delivery.ack()
     after = get(timed)
