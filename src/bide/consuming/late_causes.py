@@ -2,10 +2,10 @@
 
 import asyncio
 import operator
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice, pairwise
+from itertools import pairwise
 
 from bide.consuming.handling import Handling
 from bide.consuming.store_client import StoreClient
@@ -131,7 +131,8 @@ LONGEST = 60 * DAY_MS
 """For how long before a delivery it is known when its window was closed, in milliseconds."""
 
 MOST_CLOSINGS = 60
-"""How many of these times are known at most of a window: one a day, or more in less time."""
+"""How many of these times, the last ones, are known at most of a window: one a day, or more in less
+time."""
 
 MOST_WINDOWS = 100
 """For how many windows of messages is looked at a time; of others, nothing is known."""
@@ -223,7 +224,7 @@ class LateCauses:
         for closing_window in {window, self._window}:
             if closing_window is not None:
                 spans = closing_window.closed_between(round(start), round(end))
-                yield from islice(spans, MOST_CLOSINGS)
+                yield from deque(spans, MOST_CLOSINGS)  # the last ones: most are not late for long
 
     def _observe(self, cause: str, seconds: list[float]) -> None:
         if seconds:
