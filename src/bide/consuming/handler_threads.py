@@ -89,15 +89,22 @@ class HandlerThreads(Executor):
         weakref.finalize(self, self._jobs.close)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Call a function in a thread; return the future of what it returns or raises."""
+        """Call a function in a thread; return the future of what it returns or raises.
+
+        Raises:
+            RuntimeError: `shutdown` was called, or the system has no thread left.
+        """
         future: Future[T] = Future()
         jobs = self._jobs
         with jobs.change:
-            jobs.waiting.append(partial(_run, future, partial(fn, *args, **kwargs)))
-            if len(jobs.waiting) > jobs.idle and self._started < self._limit:
+            if jobs.closed:
+                raise RuntimeError("these threads were ended: they make no more calls")
+            if len(jobs.waiting) >= jobs.idle and self._started < self._limit:
                 name = f"{self._prefix}_{self._started}"
+                # It waits for the lock. If the system has no thread left, the call is not made.
                 threading.Thread(target=jobs.work, name=name, daemon=True).start()
                 self._started += 1
+            jobs.waiting.append(partial(_run, future, partial(fn, *args, **kwargs)))
             jobs.change.notify()
         return future
 

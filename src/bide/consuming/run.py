@@ -59,7 +59,12 @@ class Threads:
         """Call the handler of a delivery in a thread and a context; then call `ended`."""
         self._waiting.append((handling, context, ended))
         self._called += 1
-        self._use_threads()
+        try:
+            self._use_threads()
+        except RuntimeError:  # the system has no thread left, and no job is there to take the call
+            self._waiting.pop()
+            self._called -= 1
+            raise
 
     def close(self) -> None:
         """End the threads that are idle; the others end with their handlers."""
@@ -88,8 +93,8 @@ class Threads:
     def _begin(self, jobs: int) -> None:
         """Begin so many jobs; none if the number is below 1."""
         for _ in range(jobs):
-            self._jobs += 1
             self._executor.submit(self._work)
+            self._jobs += 1  # what it reports is collected later, on this loop
 
     def _work(self) -> None:
         """Make calls until none waits. Runs in a thread."""

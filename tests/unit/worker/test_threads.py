@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bide.consuming.handler_threads import HandlerThreads
 from bide.consuming.run import Threads
 from tests.waiting import until
 
@@ -78,3 +79,51 @@ def test_a_call_that_is_no_longer_wanted_when_it_gets_a_thread_never_begins(reas
         threads.close()
 
     asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_after_the_end_no_call_is_accepted() -> None:
+    executor = HandlerThreads(1, "test")
+    assert executor.submit(int).result(60) == 0
+    executor.shutdown()
+    with pytest.raises(RuntimeError, match="they make no more calls"):
+        executor.submit(int)
+
+
+def refuse(self: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_call_for_which_the_system_has_no_thread_is_never_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    executor, calls, may_end = HandlerThreads(2, "test"), list[str](), threading.Event()
+    first = executor.submit(may_end.wait)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            executor.submit(calls.append, "refused")
+    last = executor.submit(calls.append, "last")
+    may_end.set()
+    first.result(60)
+    last.result(60)
+    executor.shutdown()
+    assert calls == ["last"]
+
+
+def test_a_handler_for_which_the_system_has_no_thread_is_never_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        threads, calls, ended = Threads(1), list[str](), asyncio.Event()
+        refused = call_of(lambda: calls.append("refused"))
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                threads.call(refused, copy_context(), lambda *_: None)
+        last = call_of(lambda: calls.append("last"))
+        threads.call(last, copy_context(), lambda *_: ended.set())
+        await asyncio.wait_for(ended.wait(), 60)
+        assert calls == ["last"]
+        threads.close()
+
+    asyncio.run(story())
