@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from bide.logs import logger
+from bide.model.forks import in_child
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,6 +41,7 @@ class _Jobs:
         self.idle = 0
         """How many threads wait for a job."""
         self.closed = False
+        _all_jobs.add(self)
 
     def close(self) -> None:
         """End the threads, each when it finds no job."""
@@ -69,6 +71,17 @@ class _Jobs:
                 finally:
                     self.idle -= 1
             return self.waiting.popleft()
+
+
+_all_jobs = weakref.WeakSet[_Jobs]()
+
+
+@in_child
+def _forget_threads() -> None:
+    """Forget the threads of the parent: a child has none of them, and one may have held a lock."""
+    _busy.clear()
+    for jobs in _all_jobs:
+        jobs.change = threading.Condition()
 
 
 class HandlerThreads(Executor):

@@ -359,3 +359,46 @@ def test_in_a_test_with_a_store_of_its_own_it_claims_nothing(bide_store: Any) ->
     play(story())
     assert handled == []
     assert bide_store.queue("q").counts().sizes.ready == 1
+
+
+FORKING = """
+import os, sys, threading
+
+from bide.consuming.handler_threads import HandlerThreads
+
+executor = HandlerThreads(2, "handler")
+begun, is_held, may_go_on = threading.Event(), threading.Event(), threading.Event()
+start = threading.Thread.start
+
+
+def handle():
+    begun.set()
+    may_go_on.wait()
+
+
+def start_late(thread):
+    if thread.name == "handler_1":  # the lock of the executor is held
+        is_held.set()
+        may_go_on.wait()
+    start(thread)
+
+
+executor.submit(handle)
+begun.wait()
+threading.Thread.start = start_late
+threading.Thread(target=executor.submit, args=(int,)).start()
+is_held.wait()
+child = os.fork()
+if not child:
+    sys.exit()
+os.waitpid(child, 0)
+may_go_on.set()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform == "win32", reason="it has no fork")
+def test_a_forked_child_ends_beside_the_handlers_of_its_parent() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKING]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND)
+    assert (done.returncode, done.stderr) == (0, "")
