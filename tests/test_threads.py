@@ -66,3 +66,23 @@ def test_work_is_done_without_the_thread_that_cannot_be_started(
     assert asyncio.run(put()).sizes.ready == 1
     (warning,) = [record.getMessage() for record in caplog.records]
     assert warning.startswith("bide-lane: no thread of this name (can't start new thread)")
+
+
+def test_a_call_for_which_the_system_has_no_thread_is_made_once() -> None:
+    calls: list[int] = []
+
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def story() -> None:
+        loop, may_end = asyncio.get_running_loop(), threading.Event()
+        busy = loop.run_in_executor(None, may_end.wait)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            await threads.in_thread(calls.append, 1)
+        may_end.set()
+        await busy
+        await loop.run_in_executor(None, int)  # after all that the pool has queued
+
+    asyncio.run(story())
+    assert calls == [1]

@@ -176,11 +176,18 @@ class Background:
 async def in_thread(function: Callable[..., T], *arguments: object) -> T:
     """Call a function that may wait in another thread, as `asyncio.to_thread` does.
 
-    Once the main thread has ended, Python has no threads for that, and the event loop waits.
+    Once the main thread has ended, Python has no threads for that, and the event loop waits. So it
+    does if the system has no thread left.
     """
-    loop, context = asyncio.get_running_loop(), copy_context()
+    loop, context, turn = asyncio.get_running_loop(), copy_context(), threading.Lock()
+
+    def call() -> T:
+        if not turn.acquire(blocking=False):
+            raise RuntimeError("the call is made in another thread")
+        return context.run(function, *arguments)
+
     try:
-        future = loop.run_in_executor(None, context.run, function, *arguments)
+        future = loop.run_in_executor(None, call)
     except RuntimeError:
-        return function(*arguments)
+        return call()  # without a thread for it, the executor may have queued it all the same
     return await future
