@@ -47,8 +47,11 @@ REST = 4
 store's time at most, and nobody waits for it while it reads millions of messages."""
 
 LOOK_EVERY = 60.0
-"""Seconds between two looks of a process at what its claims have shown, and whether another process
-is through."""
+"""Seconds between two looks of a process at what its claims have shown."""
+
+LOOK_SOON = 5.0
+"""Seconds until the next look while queues are left, as another process is at it: when that was one
+with older data, as in a rolling deploy, there is something to do."""
 
 LOOK_AGAIN = 3_600.0
 """Seconds between two reads of a queue into which processes with smaller data put."""
@@ -120,7 +123,7 @@ async def keep_planned(ask: Ask, clock: Clock) -> None:
                 await _update_alone(ask_slowly, clock, to_update, zones)
         except StoreError as error:  # it is away: the next look goes on
             _log.debug("messages are planned again later: %s", error)
-        await sleep(clock, LOOK_EVERY)
+        await sleep(clock, LOOK_SOON if to_update else LOOK_EVERY)
 
 
 async def _update_alone(
