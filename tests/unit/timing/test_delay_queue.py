@@ -188,7 +188,7 @@ def test_a_put_that_ends_after_the_leader_sleeps_again_hides_no_later_one(
 
     queue = Slow(clock=clock)
     taken: list[str] = []
-    thread = start(lambda: [taken.append(queue.take()) for _ in range(2)])
+    thread = start(lambda: taken.extend(queue.take() for _ in range(2)))
     clock.wait_for_wait(1)
     queue.put("first")
     queue.put("second")
