@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import settings
@@ -74,13 +75,19 @@ SHARING = (
 `xdist_group` of pytest-xdist 3.8 has no effect with pytest 9.2.)"""
 
 
+GROUPS = 4_000
+"""The other tests are handed out in so many groups, about three at a time: one by one, the process
+that does it looks through all that were done each time."""
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return next((path for path in SHARING if nodeid.startswith(path)), nodeid)
+            group = str(crc32(nodeid.encode()) % GROUPS)
+            return next((path for path in SHARING if nodeid.startswith(path)), group)
 
     return Scheduling(config, log)
 

@@ -51,6 +51,7 @@ def test_a_paid_order_stays_paid(
     assert state(client, 1) == "paid"
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_flask_bide_worker_runs_it(
     client: FlaskClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

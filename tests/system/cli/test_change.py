@@ -488,6 +488,7 @@ def test_a_change_that_fails_says_so(run: Bide, orders: bide.Queue, url: str) ->
     assert re.match(before, failed.stderr)
 
 
+@pytest.mark.full
 def test_people_are_shown_what_would_change_and_how_to_take_it_back(
     terminal: Terminal, orders: bide.Queue
 ) -> None:

@@ -22,6 +22,7 @@ def plain(screen: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen).replace("\r\n", "\n")
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_a_table_of_messages(terminal: Terminal, orders: bide.Queue) -> None:
     orders.put({"order": 42, "note": "[bold]not markup[/bold]"}, id="order-42", delay=1799.9)

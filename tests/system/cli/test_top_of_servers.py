@@ -150,6 +150,7 @@ def test_nobody_there(run: Top) -> None:
     assert result.exit_code == 2
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_a_server_that_goes_away_is_waited_for(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as server:

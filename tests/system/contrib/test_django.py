@@ -122,6 +122,7 @@ def test_a_worker_lets_its_connections_go(
         admin.execute("DROP DATABASE kit")
 
 
+@pytest.mark.full
 def test_the_app_of_the_project_is_listed_and_checked(run: Run) -> None:
     assert "task\texpire_order\texpire_order\t(order: int, " in run("bide", "tasks")
     assert "Usage: manage.py bide tasks [OPTIONS]\n" in run("bide", "--", "tasks", "--help")

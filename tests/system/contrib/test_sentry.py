@@ -372,6 +372,7 @@ def handle(body):
 """
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_a_real_worker_reports_once(tmp_path: Path) -> None:
     """With the integrations that the SDK has by default; one of them collects the log."""

@@ -385,6 +385,7 @@ def test_a_subscription_is_paused_and_everything_counted(tab: Tab) -> None:
     tab.until("balances")
 
 
+@pytest.mark.full
 def test_pages_work_without_javascript_and_in_chinese(tab: Tab) -> None:
     tab.browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:

@@ -70,6 +70,7 @@ def measuring(tmp_path: Path) -> Iterator[MeasuringAttacker]:
         attacker.connection.close()
 
 
+@pytest.mark.full
 def test_a_long_key_over_many_elements_takes_little_memory(measuring: MeasuringAttacker) -> None:
     assert measuring.send("POST", f"{Q}/messages", {"body": 1})[0] == 201
     before = measuring.peak()

@@ -303,6 +303,7 @@ def test_check_and_start_say_what_is_wrong(tmp_path: Path, files: Files) -> None
         assert "--tls-key '/none' cannot be used: No such file" in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_a_start_with_tokens_and_without_tls_warns(tmp_path: Path, files: Files) -> None:
     arguments = ("--host", "0.0.0.0", "--auth", "required")

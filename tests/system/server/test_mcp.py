@@ -197,6 +197,7 @@ def test_a_token_decides_what_an_agent_may_do(
     assert ("reader", "forbidden") in {(act["who"], act["result"]) for act in acts}
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_an_agent_that_only_reads_sees_no_tools_that_change_and_no_bodies(
     mails: bide.Queue, url: str

@@ -72,6 +72,7 @@ def test_what_was_confirmed_survives_a_kill_under_load(tmp_path: Path) -> None:
         assert ask(server.port, "GET", f"{Q}/audit")["balanced"]
 
 
+@pytest.mark.full
 def test_a_stop_answers_the_claims_that_wait(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as server:
         assert f", store sqlite:///{tmp_path.resolve()}/bide.db; no tokens" in server.text
@@ -132,6 +133,7 @@ def test_a_process_that_dies_is_replaced_while_the_others_answer(tmp_path: Path)
         assert ask(server.port, "GET", Q)["sizes"]["ready"] == 10
 
 
+@pytest.mark.full
 def test_two_servers_on_one_store_wake_each_other(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as one, ServerProcess(tmp_path) as two:
         got: list[object] = []

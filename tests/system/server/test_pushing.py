@@ -341,6 +341,7 @@ def test_a_stop_finishes_what_is_under_way_or_hands_it_back(tmp_path: Path, grac
     play(story)
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_a_sigterm_to_all_processes_finishes_what_is_under_way(tmp_path: Path) -> None:
     """As systemd sends it: each process gets one from the supervisor as well."""

@@ -123,6 +123,7 @@ def test_an_effect_before_the_ack_happens_twice(app: bide.App) -> None:
     assert report.never == report.dead == ()
 
 
+@pytest.mark.full
 def test_an_effect_after_a_commit_never_happens(app: bide.App, shop: str) -> None:
     @app.handler("points")
     def add(points: int, delivery: bide.Handling) -> None:
@@ -167,6 +168,7 @@ def test_of_two_effects_the_second_never_happens(app: bide.App) -> None:
     assert paid == set()
 
 
+@pytest.mark.full
 def test_what_depends_on_a_cancel_never_happens(app: bide.App, others: bide.Queue) -> None:
     @app.handler("orders")
     def withdraw(order: int) -> None:
@@ -203,6 +205,7 @@ def test_a_key_that_each_attempt_makes_anew_is_none(app: bide.App) -> None:
     assert report.twice
 
 
+@pytest.mark.full
 def test_a_mark_after_the_effect_is_late(app: bide.App) -> None:
     sent: set[int] = set()
 
@@ -314,6 +317,7 @@ def test_the_effect_and_the_ack_in_one_transaction(app: bide.App, shop: str) -> 
     assert any(point.startswith("after points.ack") for point in report.points)
 
 
+@pytest.mark.full
 def test_an_ack_in_a_transaction_of_the_handler(app: bide.App, shop: str) -> None:
     @app.handler("points")
     def add(points: int, delivery: bide.Handling) -> None:
@@ -500,6 +504,7 @@ def test_a_report_of_progress_and_a_read_of_a_library_are_told_apart(app: bide.A
     }
 
 
+@pytest.mark.full
 def test_a_handler_that_raises_is_tried_again_without_a_crash(app: bide.App) -> None:
     @app.handler("orders", retry=bide.Backoff(attempts=5, first="10s"))
     def confirm(order: int, delivery: bide.Handling) -> None:
@@ -583,6 +588,7 @@ def test_a_mock_is_an_effect(app: bide.App) -> None:
     assert provider.mock_calls == []
 
 
+@pytest.mark.full
 def test_what_a_fake_has_noted_outlives_the_process(app: bide.App) -> None:
     fake = Mailer()
 

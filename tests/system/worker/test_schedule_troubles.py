@@ -652,6 +652,7 @@ def test_a_schedule_that_stays_the_same_is_left_alone(scene: Scene, diary: Diary
     scene.play(story())
 
 
+@pytest.mark.full
 def test_a_schedule_that_was_removed_harms_nobody(scene: Scene, diary: Diary) -> None:
     async def story() -> None:
         diary.add(every="15m")

@@ -82,6 +82,7 @@ def test_a_worker_takes_nothing_while_it_is_closed(scene: Scene) -> None:
     assert "Mon 08:00" <= seen[1][1] <= "Mon 08:30"
 
 
+@pytest.mark.full
 def test_what_is_held_at_the_end_goes_on(scene: Scene) -> None:
     async def story() -> None:
         gate = asyncio.Event()

@@ -121,6 +121,7 @@ def test_a_worker_that_stops_while_the_broker_is_gone_returns_the_task(
     assert (message.state, message.attempt) == ("ready", 0)
 
 
+@pytest.mark.full
 @pytest.mark.process
 def test_a_task_cancelled_while_the_broker_is_gone_does_not_count_as_published(
     tmp_path: Path, source: str
