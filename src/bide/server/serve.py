@@ -94,18 +94,22 @@ async def serve(settings: Settings) -> int:
             if requires_tokens
             else "no tokens: all who can connect may do anything"
         )
-        _log.info("listening on %s, store %s; %s", address, store, access)
-        if requires_tokens and settings.tls_cert is None and not settings.local:
-            _log.warning(
-                "tokens cross the network in clear text: host=%r is not loopback; set tls_cert and "
-                "tls_key, or let a proxy with TLS connect to 127.0.0.1 or a --socket",
-                settings.host,
-            )
+
+        def tell() -> None:
+            _log.info("listening on %s, store %s; %s", address, store, access)
+            if requires_tokens and settings.tls_cert is None and not settings.local:
+                _log.warning(
+                    "tokens cross the network in clear text: host=%r is not loopback; set tls_cert "
+                    "and tls_key, or let a proxy with TLS connect to 127.0.0.1 or a --socket",
+                    settings.host,
+                )
+
         supervisor = Supervisor(
             command_of(child_module),
             settings.workers,
             grace=settings.grace,
             pass_fds=(listening.fileno(), *shared_files),
+            begun=tell,
             stopped=close_socket,
         )
         async with _exporting(settings, shared_files):

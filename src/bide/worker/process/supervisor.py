@@ -136,6 +136,8 @@ class Supervisor:
     """Whether to export the metrics of all processes by OpenTelemetry."""
     pass_fds: Sequence[int] = ()
     """Descriptors that the processes inherit."""
+    begun: Callable[[], None] = lambda: None
+    """Called before the first process begins, once signals stop the supervisor in good order."""
     stopped: Callable[[], None] = lambda: None
     """Called when the processes are to end."""
 
@@ -178,6 +180,7 @@ class Supervisor:
             loop.add_signal_handler(signal_number, self.stop)
         hang_up = self._hang_up if _ends_with_terminal() else self.reload
         loop.add_signal_handler(signal.SIGHUP, hang_up)
+        self.begun()
         chores = [background("bide-stop-requests", self._hear_requests)]
         if self.folder is not None:
             watch = partial(self._watch, Sources(self.folder))
