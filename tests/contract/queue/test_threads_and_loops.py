@@ -22,7 +22,7 @@ from bide.lane.lane import Lane
 from bide.model.commands import Configure
 from bide.testing.clock import FakeClock
 from bide.testing.faults import FlakyEngine
-from bide.testing.hooks import count_submitted, lane_of
+from bide.testing.hooks import inbox_of, lane_of
 from tests.start import START
 from tests.unit.lane.commands import PATIENCE, spawn, waiting
 from tests.waiting import until
@@ -197,7 +197,8 @@ def test_of_threads_that_begin_together_one_sends_what_the_constructor_was_told(
         first = spawn(queue.configure, keep=0)
         engine.wait_until_held()
         second = spawn(queue.put, 1)  # it waits for its turn in the lane, and for nothing else
-        until(lambda: count_submitted(lane))
+        inbox = inbox_of(lane)
+        until(lambda: inbox.requests or inbox.batch)
     assert first.result(PATIENCE).keep == 0
     assert second.result(PATIENCE)
     assert settings_sent(engine) == 1
