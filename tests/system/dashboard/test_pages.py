@@ -28,6 +28,12 @@ from bide.testing import FakeClock
 from bide.worker.periodic.ticks import SCHEDULE_ID, ScheduleBody
 from tests.system.dashboard.conftest import Stage, Visitor, bury
 
+
+def tells_4711(page: str) -> bool:
+    """Tell whether a page has this number; versions are hexadecimal, and may have its digits."""
+    return re.search("(?<![0-9a-f])4711(?![0-9a-f])", page) is not None
+
+
 PAGES = (
     "",
     "queue?queue=orders",
@@ -263,7 +269,7 @@ def test_what_is_hidden_is_nowhere(stage: Stage) -> None:
     ):
         shown = visitor.get(page).text
         assert "order-42" in shown
-        assert "4711" not in shown
+        assert not tells_4711(shown)
         assert "s3cr3t" not in shown
     assert "visible" in visitor.get("/message?queue=orders&id=order-42").text
 
@@ -501,8 +507,9 @@ def test_a_message_that_is_gone_tells_how_it_ended(stage: Stage, ann: Visitor) -
     refreshed = page.text.partition('<div id="live"')[2].partition("\n</div>\n")[0]
     assert "a was acked" in refreshed
     assert "<details" not in refreshed  # it would be closed again after two seconds
-    assert "4711" not in page.text
-    assert "4711" not in stage.visitor(Access(bodies=False)).get("/message?queue=orders&id=a").text
+    assert not tells_4711(page.text)
+    without_bodies = stage.visitor(Access(bodies=False)).get("/message?queue=orders&id=a")
+    assert not tells_4711(without_bodies.text)
     orders.put({"n": 2}, id="a")
     again = ann.get("/message?queue=orders&id=a")
     assert "How it ended" in text_of(again.text)
@@ -714,7 +721,7 @@ def test_json_in_texts_and_bytes_is_hidden(stage: Stage, orders: bide.Queue, bod
     for page in ("queue?queue=orders", "message?queue=orders&id=a", "search?q=a"):
         shown = visitor.get(f"/{page}").text
         assert "•••" in shown, page
-        assert "4711" not in shown, page
+        assert not tells_4711(shown), page
         assert "34 37 31 31" not in shown, page  # its bytes
     assert "No message matches" in visitor.get("/search?body=4711").text
     orders.put(1, id="b", headers={"note": '""'})

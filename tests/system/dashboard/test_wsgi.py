@@ -135,7 +135,8 @@ def test_flask_mounts_it_and_its_session_decides(orders: bide.Queue, tmp_path: P
         assert site.get(f"{BASE}/static/style.css").headers["content-type"].startswith("text/css")
         message = site.get(f"{BASE}/message?queue=orders&id=a%2Fb").text
         assert "42" in message
-        assert "4711" not in message
+        # Versions are hexadecimal, and may have its digits.
+        assert re.search("(?<![0-9a-f])4711(?![0-9a-f])", message) is None
         done = site.post(f"{BASE}/do", {**PAUSE, "back": f"{BASE}/queue?queue=orders"})
         assert done.status == 303
         assert done.headers["location"] == f"{BASE}/queue?queue=orders&said=pause&count=1"
