@@ -162,7 +162,7 @@ def test_no_caller_reaches_the_records(serve: Serve, make_token: Any) -> None:
         assert queue not in token.post("/v1/batch", names).json["replies"][0]["names"]
         assert token.get("/v1/search?queue=bide:&state=ready").json["messages"] == []
     with listening(admin, "counts=0.02&prefix=bide:") as stream:
-        assert stream.next()[0] == "tick"
+        assert stream.look()[0] == "tick"
     assert server.app.service.failed_look is None
     assert admin.post(f"{Q}/undo", {"undo": undo}).json["restored"] == 1
 

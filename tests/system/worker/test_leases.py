@@ -103,18 +103,19 @@ def test_an_async_handler_whose_lease_was_lost_is_cancelled(
 
 
 def test_a_plain_handler_whose_lease_was_lost_is_told(scene: Scene) -> None:
-    told = threading.Event()
+    begun, told = threading.Event(), threading.Event()
 
     async def story() -> None:
         def handle(delivery: bide.Handling) -> None:
+            begun.set()
             if delivery.attempt == 1:
                 assert delivery.lost.wait(PATIENCE)
                 told.set()
 
         scene.app.handler("q", lease="30s", concurrency=1)(handle)
         await scene.put(1)
-        async with scene.at_work() as runner:
-            await until(lambda: runner.consumers["q"].running)
+        async with scene.at_work():
+            await until(begun.is_set)
             take_away(scene)
             await scene.acked(1)
             assert told.is_set()
@@ -530,10 +531,11 @@ def test_a_handler_that_swallows_its_cancellation_does_not_hold_up_the_end(
 def test_a_plain_handler_that_takes_too_long_is_told_and_tried_again(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    over = threading.Event()
+    begun, over = threading.Event(), threading.Event()
 
     async def story() -> None:
         def handle(delivery: bide.Handling) -> None:
+            begun.set()
             if delivery.attempt == 1:
                 assert delivery.lost.wait(PATIENCE)
                 over.wait(PATIENCE)
@@ -541,7 +543,7 @@ def test_a_plain_handler_that_takes_too_long_is_told_and_tried_again(
         scene.app.handler("q", timeout="5s", concurrency=2)(handle)
         await scene.put(1)
         async with scene.at_work() as runner:
-            await until(lambda: runner.consumers["q"].running)
+            await until(begun.is_set)
             scene.clock.advance(5)
             await scene.delayed(1)
             assert len(runner.consumers["q"].running) == 1  # it keeps its thread

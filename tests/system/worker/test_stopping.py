@@ -147,7 +147,7 @@ def test_leases_are_extended_during_the_grace(scene: Scene) -> None:
 
 
 def test_what_has_not_finished_within_the_grace_is_handed_back_untouched(scene: Scene) -> None:
-    over = threading.Event()
+    begun, over = threading.Event(), threading.Event()
 
     async def story() -> None:
         @scene.app.handler("q")
@@ -155,6 +155,7 @@ def test_what_has_not_finished_within_the_grace_is_handed_back_untouched(scene: 
             await asyncio.Event().wait()
 
         def plain(delivery: bide.Handling) -> None:
+            begun.set()
             delivery.lost.wait(PATIENCE)
             over.set()
 
@@ -163,7 +164,7 @@ def test_what_has_not_finished_within_the_grace_is_handed_back_untouched(scene: 
         await scene.put(2, queue="plain")
         runner, task = await start(scene, grace=10)
         await until(any_entered(runner))
-        await until(lambda: runner.consumers["plain"].running)
+        await until(begun.is_set)
         runner.stop()
         await scene.pass_time(task.done)
         await task
