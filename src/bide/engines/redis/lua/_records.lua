@@ -194,6 +194,8 @@ local function leave(r, stays)
     end
     call('HDEL', LEASES, r.id)
     call('ZREM', LEASED, r.member)
+    -- Half an end may have left a place there, if the lease was left to lapse.
+    if r.until_ <= now and stays ~= KEPT then call('ZREM', KEPT, r.member) end
     r.token, r.until_, r.holder, r.successor, r.stopping, r.progress = nil, nil, nil, nil, nil, nil
   elseif r.was then
     if stays ~= KEPT then call('ZREM', KEPT, r.member) end
