@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import bide
+from bide.lane.shared import close_lanes
 
 IN_A_PROJECT = "bide.contrib.django."
 """These modules can be imported in a project of Django only."""
@@ -31,6 +32,7 @@ def test_examples(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         if name == part or (part != "bide" and name.startswith(f"{part}.")):
             (tmp_path / name).mkdir()
             monkeypatch.chdir(tmp_path / name)  # what one leaves in its store disturbs no other
+            close_lanes("memory://")
             module = importlib.import_module(name)
             if doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed:
                 failed.append(name)
