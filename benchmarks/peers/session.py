@@ -7,7 +7,7 @@ import selectors
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -186,7 +186,8 @@ class Session:
         self._client.wait()
         assert self._client.stdin is not None
         assert self._client.stdout is not None
-        self._client.stdin.close()
+        with suppress(BrokenPipeError):  # it has ended, and left a request unread
+            self._client.stdin.close()
         self._client.stdout.close()
 
     def _start(self, role: str, **pipes: Any) -> "subprocess.Popen[bytes]":

@@ -18,6 +18,7 @@ import bide
 from bide.threads import deaths
 from tests.effort import effort
 from tests.unit.lane.commands import PATIENCE, spawn
+from tests.waiting import until
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -81,15 +82,22 @@ def check(url: str, puts: Puts) -> None:
 def test_finalizers_that_the_collector_calls(url: str, work: Callable[[], None]) -> None:
     with bide.Queue("notes", url) as notes:
         puts = Puts(notes)
+        made, collected = list[None](), list[None]()
 
         class Garbage:
             """Can only be collected as a cycle."""
 
             def __init__(self) -> None:
                 self.me = self
+                made.append(None)
 
             def __del__(self) -> None:
                 puts.put()
+                collected.append(None)
+
+        def all_is_collected() -> bool:
+            gc.collect()  # it does nothing while another thread collects
+            return len(collected) == len(made)
 
         chance = random.Random(1)
         lists: list[object] = []
@@ -106,7 +114,7 @@ def test_finalizers_that_the_collector_calls(url: str, work: Callable[[], None])
             in_threads(turn, effort(100, 2_000))
         finally:
             gc.set_threshold(*before)
-            gc.collect()
+        until(all_is_collected)
         check(url, puts)
         assert deaths.total() == died
 
