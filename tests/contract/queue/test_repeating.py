@@ -20,8 +20,6 @@ from bide.testing.hooks import url_of as url_of_queue
 from tests.start import START
 from tests.stores_of_each_kind import STORES, url_of
 
-HOURLY = bide.Every("1h", start=datetime.now(UTC) - timedelta(minutes=45))
-"""None of its times comes in the half hour before a test, or while it runs."""
 FULL_HOURS = bide.Every("1h")
 DAILY = bide.Cron("0 9 * * *", "Europe/Berlin")
 
@@ -40,17 +38,23 @@ def reminders(request: pytest.FixtureRequest) -> Iterator[bide.Queue]:
         yield reminders
 
 
+@pytest.fixture
+def hourly() -> bide.Every:
+    """Provide a rule none of whose times comes in the half hour before a test, or while it runs."""
+    return bide.Every("1h", start=datetime.now(UTC) - timedelta(minutes=45))
+
+
 def some_hours_ago(hours: float) -> datetime:
     return datetime.now(UTC) - timedelta(hours=hours)
 
 
-def test_one_message_runs_again_and_again(reminders: bide.Queue) -> None:
-    outcome = reminders.put("stand up", id="ann", repeat=HOURLY, at=some_hours_ago(2), group="g")
+def test_one_message_runs_again_and_again(reminders: bide.Queue, hourly: bide.Every) -> None:
+    outcome = reminders.put("stand up", id="ann", repeat=hourly, at=some_hours_ago(2), group="g")
     assert outcome.state == "ready"
     for number in range(3):
         (delivery,) = reminders.claim()
         assert (delivery.body, delivery.attempt) == ("stand up", 1)
-        assert delivery.message.repeat == HOURLY
+        assert delivery.message.repeat == hourly
         if number:
             delivery.ack()
         else:
@@ -84,10 +88,11 @@ def test_a_block_acks_a_run(reminders: bide.Queue) -> None:
 
 def test_a_run_without_attempts_is_a_dead_letter_and_the_next_one_comes(
     reminders: bide.Queue,
+    hourly: bide.Every,
 ) -> None:
     began = some_hours_ago(0.5)
     reminders.configure(history="1h")
-    reminders.put("x", id="ann", repeat=HOURLY, at=began, attempts=2, headers={"a": "b"})
+    reminders.put("x", id="ann", repeat=hourly, at=began, attempts=2, headers={"a": "b"})
     for attempt in (1, 2):
         (delivery,) = reminders.claim()
         assert delivery.attempt == attempt
@@ -104,8 +109,8 @@ def test_a_run_without_attempts_is_a_dead_letter_and_the_next_one_comes(
     assert reminders.audit()
 
 
-def test_a_run_that_is_buried_is_a_dead_letter(reminders: bide.Queue) -> None:
-    reminders.put("x", id="ann", repeat=HOURLY, at=some_hours_ago(0.5))
+def test_a_run_that_is_buried_is_a_dead_letter(reminders: bide.Queue, hourly: bide.Every) -> None:
+    reminders.put("x", id="ann", repeat=hourly, at=some_hours_ago(0.5))
     (delivery,) = reminders.claim()
     delivery.bury("no")
     assert reminders.claim() == []
@@ -124,11 +129,13 @@ def test_the_last_run_is_a_dead_letter_of_its_own_name(reminders: bide.Queue) ->
     assert reminders.audit()
 
 
-def test_runs_that_come_too_late_are_not_delivered(reminders: bide.Queue) -> None:
-    reminders.put("x", id="late", repeat=HOURLY, at=some_hours_ago(0.5), expires="1m")
+def test_runs_that_come_too_late_are_not_delivered(
+    reminders: bide.Queue, hourly: bide.Every
+) -> None:
+    reminders.put("x", id="late", repeat=hourly, at=some_hours_ago(0.5), expires="1m")
     skip = bide.Every("1h", start=some_hours_ago(5.5), missed="skip", grace="1m")
     reminders.put("x", id="missed", repeat=skip, at=skip.start)
-    reminders.put("x", id="once", repeat=HOURLY, at=some_hours_ago(5))
+    reminders.put("x", id="once", repeat=hourly, at=some_hours_ago(5))
     assert [delivery.id for delivery in reminders.claim(5)] == ["once"]
     for id in ("late", "missed"):
         message = reminders.get(id)
@@ -139,8 +146,10 @@ def test_runs_that_come_too_late_are_not_delivered(reminders: bide.Queue) -> Non
     assert reminders.audit()
 
 
-def test_the_last_of_the_missed_runs_is_delivered(reminders: bide.Queue) -> None:
-    reminders.put("x", id="ann", repeat=HOURLY, at=some_hours_ago(5))
+def test_the_last_of_the_missed_runs_is_delivered(
+    reminders: bide.Queue, hourly: bide.Every
+) -> None:
+    reminders.put("x", id="ann", repeat=hourly, at=some_hours_ago(5))
     (delivery,) = reminders.claim()
     run_at = delivery.message.run_at
     assert run_at is not None
@@ -196,8 +205,10 @@ def test_nobody_waits_in_vain_for_the_end_of_one_run(reminders: bide.Queue) -> N
         reminders.result(run, wait="1h")
 
 
-def test_a_cancel_of_a_run_under_way_ends_the_message_after_it(reminders: bide.Queue) -> None:
-    reminders.put("x", id="ann", repeat=HOURLY, at=some_hours_ago(0.5))
+def test_a_cancel_of_a_run_under_way_ends_the_message_after_it(
+    reminders: bide.Queue, hourly: bide.Every
+) -> None:
+    reminders.put("x", id="ann", repeat=hourly, at=some_hours_ago(0.5))
     (delivery,) = reminders.claim()
     outcome = reminders.cancel("ann")
     assert (bool(outcome), outcome.state) == (False, "ending")
@@ -205,14 +216,14 @@ def test_a_cancel_of_a_run_under_way_ends_the_message_after_it(reminders: bide.Q
     assert " holds its last run until " in str(outcome)
     delivery.ack()
     assert reminders.get("ann") is None
-    reminders.put("x", id="ann", repeat=HOURLY)
+    reminders.put("x", id="ann", repeat=hourly)
     assert reminders.cancel("ann")
     assert reminders.get("ann") is None
     assert reminders.audit()
 
 
-def test_who_runs_may_be_stopped_for_good(reminders: bide.Queue) -> None:
-    reminders.put("x", id="ann", repeat=HOURLY, at=some_hours_ago(0.5))
+def test_who_runs_may_be_stopped_for_good(reminders: bide.Queue, hourly: bide.Every) -> None:
+    reminders.put("x", id="ann", repeat=hourly, at=some_hours_ago(0.5))
     (delivery,) = reminders.claim()
     assert reminders.cancel("ann", running=True).state == "stopping"
     delivery.release()
@@ -220,8 +231,8 @@ def test_who_runs_may_be_stopped_for_good(reminders: bide.Queue) -> None:
     assert reminders.counts().flow.cancelled == 1
 
 
-def test_a_message_is_held_and_resumed(reminders: bide.Queue) -> None:
-    reminders.put("x", id="ann", repeat=HOURLY)
+def test_a_message_is_held_and_resumed(reminders: bide.Queue, hourly: bide.Every) -> None:
+    reminders.put("x", id="ann", repeat=hourly)
     assert reminders.hold("ann")
     message = reminders.get("ann")
     assert message is not None
@@ -310,10 +321,13 @@ def get(queue: bide.Queue, id: str = "ann") -> Message:
 @pytest.mark.parametrize("end", [bide.Delivery.retry, bide.Delivery.bury])
 @pytest.mark.parametrize("is_held", [False, True])
 def test_a_run_now_follows_a_run_without_attempts(
-    reminders: bide.Queue, end: Callable[[bide.Delivery], object], is_held: bool
+    reminders: bide.Queue,
+    end: Callable[[bide.Delivery], object],
+    is_held: bool,
+    hourly: bide.Every,
 ) -> None:
     began = some_hours_ago(0.5)
-    rule = bide.Every("1h", start=HOURLY.start, times=2)
+    rule = bide.Every("1h", start=hourly.start, times=2)
     reminders.put("x", id="ann", repeat=rule, at=began, attempts=1)
     (delivery,) = reminders.claim()
     end(delivery)
@@ -333,9 +347,9 @@ def test_a_run_now_follows_a_run_without_attempts(
     assert reminders.audit()
 
 
-def test_a_run_now_follows_a_run_whose_last_lease_is_over() -> None:
+def test_a_run_now_follows_a_run_whose_last_lease_is_over(hourly: bide.Every) -> None:
     with ScratchStore(clock=FakeClock(START)) as store, bide.Queue("reminders") as reminders:
-        reminders.put("x", id="ann", repeat=HOURLY, delay=0, attempts=1)
+        reminders.put("x", id="ann", repeat=hourly, delay=0, attempts=1)
         reminders.claim(lease="10s")
         store.clock.advance("9s")
         assert not reminders.run_now("ann")
@@ -365,9 +379,11 @@ def end_without_plan(queue: bide.Queue, *deliveries: bide.Delivery) -> None:
     execute(queue, Ack(queue.name, leases))
 
 
-def test_a_run_now_follows_a_run_that_nobody_has_planned(reminders: bide.Queue) -> None:
+def test_a_run_now_follows_a_run_that_nobody_has_planned(
+    reminders: bide.Queue, hourly: bide.Every
+) -> None:
     began = some_hours_ago(0.5)
-    rule = bide.Every("1h", start=HOURLY.start, times=3)
+    rule = bide.Every("1h", start=hourly.start, times=3)
     reminders.put("x", id="ann", repeat=rule, at=began)
     end_without_plan(reminders, *reminders.claim())
     assert reminders.run_now("ann").state == "ready"
@@ -380,8 +396,9 @@ def test_a_run_now_follows_a_run_that_nobody_has_planned(reminders: bide.Queue) 
 
 def test_a_run_that_nobody_has_planned_is_counted_though_the_message_is_held(
     reminders: bide.Queue,
+    hourly: bide.Every,
 ) -> None:
-    rule = bide.Every("1h", start=HOURLY.start, times=3)
+    rule = bide.Every("1h", start=hourly.start, times=3)
     reminders.put("x", id="ann", repeat=rule, at=some_hours_ago(0.5))
     end_without_plan(reminders, *reminders.claim())
     assert reminders.hold("ann")
@@ -395,9 +412,11 @@ def test_a_run_that_nobody_has_planned_is_counted_though_the_message_is_held(
 @pytest.mark.parametrize(
     "options", [{"expires": "1m"}, {"repeat": bide.Every("1h", missed="skip", grace="1m")}]
 )
-def test_a_run_that_is_too_late_runs_now(reminders: bide.Queue, options: dict[str, Any]) -> None:
+def test_a_run_that_is_too_late_runs_now(
+    reminders: bide.Queue, options: dict[str, Any], hourly: bide.Every
+) -> None:
     began = some_hours_ago(0.5)
-    reminders.put("x", **{"id": "ann", "repeat": HOURLY, "at": began, **options})
+    reminders.put("x", **{"id": "ann", "repeat": hourly, "at": began, **options})
     assert reminders.run_now("ann").state == "ready"
     (delivery,) = reminders.claim()
     assert unix(delivery.message.run_at or 0) == unix(began)
@@ -439,10 +458,12 @@ def test_a_run_now_waits_for_a_worker(timed: bide.Queue, clock: FakeClock, waits
     assert timed.audit()
 
 
-def test_what_is_not_to_be_delivered_does_not_run_now(reminders: bide.Queue) -> None:
+def test_what_is_not_to_be_delivered_does_not_run_now(
+    reminders: bide.Queue, hourly: bide.Every
+) -> None:
     reminders.configure(keep="1h")
     began = some_hours_ago(0.5)
-    reminders.put("x", id="buried", repeat=HOURLY, at=began)
+    reminders.put("x", id="buried", repeat=hourly, at=began)
     execute(reminders, BuryCommand(reminders.name, ids=["buried"]))
     reminders.put("x", id="acked", repeat=bide.Every("1h", times=1), at=began)
     (delivery,) = reminders.claim()
@@ -471,8 +492,10 @@ def test_runs_now_are_counted_once(reminders: bide.Queue) -> None:
     assert message.run.endswith(" left=3")
 
 
-def test_what_is_held_waits_for_the_end_of_a_run_that_is_retried(reminders: bide.Queue) -> None:
-    reminders.put("x", id="ann", repeat=HOURLY, at=some_hours_ago(0.5), attempts=2)
+def test_what_is_held_waits_for_the_end_of_a_run_that_is_retried(
+    reminders: bide.Queue, hourly: bide.Every
+) -> None:
+    reminders.put("x", id="ann", repeat=hourly, at=some_hours_ago(0.5), attempts=2)
     (delivery,) = reminders.claim()
     delivery.retry("1h", "no")
     assert reminders.hold("ann")
@@ -495,9 +518,11 @@ def test_what_is_held_waits_for_the_end_of_a_run_that_is_retried(reminders: bide
     assert reminders.audit()
 
 
-def test_a_group_is_rescheduled_without_those_that_are_held(reminders: bide.Queue) -> None:
+def test_a_group_is_rescheduled_without_those_that_are_held(
+    reminders: bide.Queue, hourly: bide.Every
+) -> None:
     for id in ("ann", "bob"):
-        reminders.put("x", id=id, repeat=HOURLY, group="g")
+        reminders.put("x", id=id, repeat=hourly, group="g")
     reminders.hold("bob")
     assert reminders.reschedule(group="g", delay=0, dry_run=True) == 1
     assert reminders.reschedule(group="g", at=some_hours_ago(0.1)) == 1
@@ -505,8 +530,10 @@ def test_a_group_is_rescheduled_without_those_that_are_held(reminders: bide.Queu
     assert [delivery.id for delivery in reminders.claim(5)] == ["ann"]
 
 
-def test_each_id_in_a_list_leaves_room_for_the_ids_of_its_runs(reminders: bide.Queue) -> None:
-    messages = [bide.NewMessage("x", id=id, repeat=HOURLY) for id in ("short", "x" * 500)]
+def test_each_id_in_a_list_leaves_room_for_the_ids_of_its_runs(
+    reminders: bide.Queue, hourly: bide.Every
+) -> None:
+    messages = [bide.NewMessage("x", id=id, repeat=hourly) for id in ("short", "x" * 500)]
     with pytest.raises(bide.InvalidArgument, match="may have 487 bytes"):
         reminders.put_many(messages)
     assert reminders.counts().sizes.total == 0
@@ -534,13 +561,13 @@ def test_past_runs_are_put_once(reminders: bide.Queue) -> None:
         reminders.backfill("cat", after=0, before=before)
 
 
-def test_a_rule_is_edited(reminders: bide.Queue) -> None:
-    reminders.put("x", id="ann", repeat=HOURLY)
+def test_a_rule_is_edited(reminders: bide.Queue, hourly: bide.Every) -> None:
+    reminders.put("x", id="ann", repeat=hourly)
     message = reminders.get("ann")
     assert message is not None
     reminders.run_now("ann")
     assert reminders.edit("ann", repeat=DAILY, body="y", if_version=message.version)
-    assert not reminders.edit("ann", repeat=HOURLY, if_version=message.version)
+    assert not reminders.edit("ann", repeat=hourly, if_version=message.version)
     message = reminders.get("ann")
     assert message is not None
     assert (message.body, message.repeat, message.due_at) == ("y", DAILY, message.run_at)
@@ -550,8 +577,10 @@ def test_a_rule_is_edited(reminders: bide.Queue) -> None:
     assert reminders.get("ann") is None
 
 
-def test_a_message_that_repeats_no_longer_is_delivered_once_more(reminders: bide.Queue) -> None:
-    reminders.put("x", id="ann", repeat=HOURLY, at=some_hours_ago(0.5), attempts=1)
+def test_a_message_that_repeats_no_longer_is_delivered_once_more(
+    reminders: bide.Queue, hourly: bide.Every
+) -> None:
+    reminders.put("x", id="ann", repeat=hourly, at=some_hours_ago(0.5), attempts=1)
     reminders.claim()[0].retry(reason="no")
     assert reminders.edit("ann", repeat=None)
     (delivery,) = reminders.claim()
@@ -560,8 +589,10 @@ def test_a_message_that_repeats_no_longer_is_delivered_once_more(reminders: bide
     assert reminders.get("ann") is None
 
 
-def test_a_put_replaces_the_rule_also_while_a_worker_holds_a_run(reminders: bide.Queue) -> None:
-    reminders.put("x", id="ann", repeat=HOURLY, at=some_hours_ago(0.5))
+def test_a_put_replaces_the_rule_also_while_a_worker_holds_a_run(
+    reminders: bide.Queue, hourly: bide.Every
+) -> None:
+    reminders.put("x", id="ann", repeat=hourly, at=some_hours_ago(0.5))
     assert not reminders.put("y", id="ann", repeat=DAILY)
     (delivery,) = reminders.claim()
     assert not reminders.put("y", id="ann", repeat=DAILY, on_conflict="replace")
@@ -586,9 +617,9 @@ def test_an_export_carries_rule_and_run(reminders: bide.Queue) -> None:
         reminders.load([broken])
 
 
-def test_a_move_carries_rule_and_run(reminders: bide.Queue) -> None:
+def test_a_move_carries_rule_and_run(reminders: bide.Queue, hourly: bide.Every) -> None:
     with bide.Queue("moved", "memory://moved") as target:
-        reminders.put("x", id="ann", repeat=HOURLY)
+        reminders.put("x", id="ann", repeat=hourly)
         before = reminders.get("ann")
         assert bide.move(reminders, target).moved == 1
         after = target.get("ann")
@@ -597,9 +628,11 @@ def test_a_move_carries_rule_and_run(reminders: bide.Queue) -> None:
         assert (after.rule, after.run, after.due) == (before.rule, before.run, before.due)
 
 
-def test_an_undo_restores_rule_and_run_unless_a_run_began(reminders: bide.Queue) -> None:
+def test_an_undo_restores_rule_and_run_unless_a_run_began(
+    reminders: bide.Queue, hourly: bide.Every
+) -> None:
     for id in ("ann", "bob"):
-        reminders.put("x", id=id, repeat=HOURLY, group="g")
+        reminders.put("x", id=id, repeat=hourly, group="g")
     before = reminders.get("ann")
     undo = reminders.cancel(group="g", undo=True).undo
     assert reminders.undo(undo).restored == 2
@@ -613,8 +646,8 @@ def test_an_undo_restores_rule_and_run_unless_a_run_began(reminders: bide.Queue)
     assert reminders.audit()
 
 
-def test_many_repeat_by_one_rule(reminders: bide.Queue) -> None:
-    outcomes = reminders.put_many(range(50), repeat=HOURLY, at=some_hours_ago(0.1))
+def test_many_repeat_by_one_rule(reminders: bide.Queue, hourly: bide.Every) -> None:
+    outcomes = reminders.put_many(range(50), repeat=hourly, at=some_hours_ago(0.1))
     assert all(outcomes)
     deliveries = reminders.claim(50)
     assert [outcome.state for outcome in reminders.ack(deliveries)] == ["delayed"] * 50
@@ -713,10 +746,10 @@ def test_a_forecast_counts_the_runs_after_one_under_way(
 @pytest.mark.parametrize(  # in memory another queue of this name has a store of its own
     "reminders", [KINDS[kind] for kind in STORES if kind != "memory"], indirect=True
 )
-def test_an_event_loop_repeats_messages(reminders: bide.Queue) -> None:
+def test_an_event_loop_repeats_messages(reminders: bide.Queue, hourly: bide.Every) -> None:
     async def repeat() -> Any:
         async with bide.AsyncQueue("reminders", url_of_queue(reminders)) as queue:
-            await queue.put("x", id="ann", repeat=HOURLY, at=some_hours_ago(0.5))
+            await queue.put("x", id="ann", repeat=hourly, at=some_hours_ago(0.5))
             async with queue.take(wait=5):
                 pass
             assert await queue.hold("ann")
@@ -756,8 +789,10 @@ def test_a_worker_runs_a_task_again_and_again() -> None:
     assert runs == ["Mon 08:00", "Mon 08:00", "Mon 08:01", "Mon 08:00", "Mon 08:00"]
 
 
-def test_a_run_that_is_acked_meanwhile_stays_acked(reminders: bide.Queue) -> None:
-    rule = bide.Every("1h", start=HOURLY.start, times=5)
+def test_a_run_that_is_acked_meanwhile_stays_acked(
+    reminders: bide.Queue, hourly: bide.Every
+) -> None:
+    rule = bide.Every("1h", start=hourly.start, times=5)
     reminders.put(1, id="ann", repeat=rule, at=some_hours_ago(0.5))
 
     def ask(command: Any) -> Any:

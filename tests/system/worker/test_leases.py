@@ -428,17 +428,18 @@ def test_a_queue_without_a_place_left_is_stuck_until_one_returns(
 def test_a_plain_handler_that_hangs_is_stuck_though_its_message_was_taken_away(
     scene: Scene, why: str
 ) -> None:
-    over = threading.Event()
+    begun, over = threading.Event(), threading.Event()
 
     async def story() -> None:
         def handle(body: str) -> None:
+            begun.set()
             over.wait(60)
 
         scene.app.handler("q", timeout="1m", lease="6s", concurrency=1)(handle)
         await scene.put("hangs", id="a")
         async with scene.at_work() as runner:
             consumer = runner.consumers["q"]
-            await until(lambda: consumer.running)
+            await until(begun.is_set)  # one that has no thread by then never begins
             (handling,) = consumer.running
             if why == "released":
                 await scene.lane.acall(Release("q", ["a"], "an operator said so"))
