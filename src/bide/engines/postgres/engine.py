@@ -112,6 +112,8 @@ class PostgresEngine:
         """The name by which others know this process: that it sleeps, and what it has claimed."""
         self._caller: PostgresCaller | None = None
         """The open connection; `None`: the next batch connects."""
+        self._looks_until: float | None = None
+        """The monotonic time until which callers wait for a lost server; `None`: none is lost."""
         self._notifier: PostgresNotifier | None = None
         """Receives hints while claims of this process wait; `None`: nothing asked for it yet."""
         self._closed = False
@@ -363,13 +365,17 @@ class PostgresEngine:
             _log.warning("%s: no claim could be woken: %s", self._settings.shown, first_line(error))
 
     def _reconnect(self) -> PostgresCaller:
-        """Connect again, waiting for a server that restarts, or for a standby to be promoted."""
-        deadline = time.monotonic() + self._settings.reconnect
+        """Connect again, waiting for a server that restarts, or for a standby to be promoted.
+
+        All calls wait together: after that time each makes one attempt, until there is a server.
+        """
+        if self._looks_until is None:
+            self._looks_until = time.monotonic() + self._settings.reconnect
         while True:
             try:
                 return self._connect()
             except StoreUnavailable as error:
-                if error.lasts or time.monotonic() >= deadline:
+                if error.lasts or time.monotonic() >= self._looks_until:
                     raise
             time.sleep(SECONDS_BETWEEN_CONNECTS)
 
@@ -394,6 +400,7 @@ class PostgresEngine:
             connection.close()
             raise
         self._polls = pooled and self._settings.listen == self._settings.url
+        self._looks_until = None
         self._caller = PostgresCaller(connection, self.schema, prepares=not pooled)
         return self._caller
 

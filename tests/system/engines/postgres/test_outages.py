@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import psycopg
@@ -21,6 +21,7 @@ from bide.engines import losses
 from bide.engines.findings import examine
 from bide.engines.postgres import PostgresEngine, bounded_connection, from_url
 from bide.engines.postgres.bounded_connection import silence
+from bide.engines.postgres.settings import PostgresSettings
 from bide.lane.lane import Lane
 from bide.model import commands as cmd
 from bide.model.errors import (
@@ -115,6 +116,50 @@ def test_an_idle_connection_that_the_server_closed_is_opened_again(mine: Postgre
     assert isinstance(reply, Claimed)
     assert len(reply.messages) == 1
     engine.close()
+
+
+class SleptTime:
+    """Time that passes only while an engine sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_calls_wait_together_for_a_lost_server_and_after_that_fail_at_once(
+    postgres: PostgresServer, postgres_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{postgres_url()}&application_name=lost"
+    attempts = 0
+
+    def refuse(settings: PostgresSettings) -> NoReturn:
+        nonlocal attempts
+        attempts += 1
+        raise StoreUnavailable("away")
+
+    def attempts_of_a_call() -> int:
+        before = attempts
+        with pytest.raises(StoreUnavailable):
+            engine.execute([cmd.Count("q")])
+        return attempts - before
+
+    monkeypatch.setattr("bide.engines.postgres.engine.time", SleptTime())
+    with closing(open_engine(url)) as engine, postgres.client() as client:
+        for _ in range(2):
+            with monkeypatch.context() as away:
+                away.setattr(PostgresSettings, "connect", refuse)
+                client.execute(
+                    "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+                    "WHERE application_name = 'lost'"
+                )
+                assert attempts_of_a_call() > 1
+                assert attempts_of_a_call() == attempts_of_a_call() == 1
+            assert total(engine).sizes.total == 0  # it is back: after its next loss they wait again
 
 
 @pytest.mark.process
