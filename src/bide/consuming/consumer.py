@@ -307,8 +307,12 @@ class Consumer(Claimer):
     @property
     def quiet(self) -> bool:
         """Whether no handler runs whose outcome counts, and nothing is left to settle."""
-        busy = self._settling.pairs or self.prefetch.waiting
-        return not busy and all(handling.outcome_ignored for handling in self.running)
+        return not self.to_settle and all(handling.outcome_ignored for handling in self.running)
+
+    @property
+    def to_settle(self) -> int:
+        """How many messages do not run, and have to be settled in the store or returned to it."""
+        return len(self._settling.pairs) + len(self.prefetch.waiting)
 
     def leave(self) -> None:
         """Start nothing more; return prefetched messages to the queue; let no batch wait for more.

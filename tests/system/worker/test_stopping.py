@@ -263,13 +263,16 @@ def test_a_store_that_is_away_keeps_nobody_from_leaving(
         await until(any_entered(runner))
         scene.engine.fail(bide.StoreUnavailable("gone"), times=None)
         gate.set()
+        await until(lambda: runner.consumers["q"].to_settle)
         runner.stop()
         while not task.done():
             scene.clock.advance(1)
             await asyncio.sleep(0.01)
         await task
 
+    caplog.set_level("INFO")
     scene.play(story())
+    assert "stopping; 1 to settle in the store, with 3 s to finish" in caplog.text
     assert "their leases expire" in caplog.text
 
 

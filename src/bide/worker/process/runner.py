@@ -264,8 +264,7 @@ class Runner:
             # A task ends by itself only if it fails: then this worker stops, too.
             tasks = [task for consumer in consumers for task in (consumer.claims, *consumer.chores)]
             await first_of(self._stopping.wait(), *tasks, *chores)
-            if running := sum(len(consumer.running) for consumer in consumers):
-                _log.info("stopping; %d running, with %g s to finish", running, self.grace)
+            _log_stopping(consumers, self.grace)
             await stop(consumers, store_client.clock, self.grace, self._hurrying, chores)
         except Exception:
             await release_all(list(self.consumers.values()), store_client.clock)
@@ -311,6 +310,17 @@ class Runner:
                 crash_isolation=crash_isolation,
             )
         return upkeeps
+
+
+def _log_stopping(consumers: Iterable[Consumer], grace: float) -> None:
+    """Log what the stop waits for, if it has to wait."""
+    tasks = []
+    if running := sum(len(consumer.running) for consumer in consumers):
+        tasks.append(f"{running} running")
+    if unsettled := sum(consumer.to_settle for consumer in consumers):
+        tasks.append(f"{unsettled} to settle in the store")
+    if tasks:
+        _log.info("stopping; %s, with %g s to finish", ", ".join(tasks), grace)
 
 
 def chosen(app: Registrations, queues: list[str]) -> list[str]:
