@@ -4,7 +4,7 @@ If a part of the worker has failed, nothing is left that would extend leases: se
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from bide.clock import Clock, sleep
@@ -19,6 +19,16 @@ FAREWELL = 5.0
 """Seconds to settle the last messages; without that, their leases expire."""
 
 _log = logger("bide.worker")
+
+
+def unfinished(consumers: Collection[Consumer]) -> str:
+    """Return what a stop has to wait for, for the log; an empty text if nothing is left."""
+    running = sum(len(consumer.running) for consumer in consumers)
+    to_settle = sum(consumer.to_settle for consumer in consumers)
+    parts = [f"{running} running"] if running else []
+    if to_settle:
+        parts.append(f"{to_settle} to settle in the store")
+    return ", ".join(parts)
 
 
 async def stop(

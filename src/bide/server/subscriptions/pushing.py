@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from bide.clock import Clock
+from bide.consuming.graceful_stop import unfinished
 from bide.lane.lane import Lane
 from bide.logs import logger
 from bide.server.settings import Settings
@@ -67,9 +68,9 @@ class Pushing:
         if hurry:
             self.pusher.hurry()
         if self._task is not None and not self._stopping:
-            if running := sum(len(worker.running) for worker in self.pusher.workers.values()):
+            if rest := unfinished(self.pusher.workers.values()):
                 grace = self._settings.grace
-                _log.info("stopping; pushes under way: %d, with %g s to finish", running, grace)
+                _log.info("stopping; pushes: %s, with %g s to finish", rest, grace)
             self._task.cancel()
         self._stopping = True
 

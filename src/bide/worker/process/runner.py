@@ -13,7 +13,7 @@ from typing import NoReturn
 from bide.consuming.consumer import Consumer
 from bide.consuming.dead_holders import end_leases_of_dead
 from bide.consuming.declared_settings import apply_declared
-from bide.consuming.graceful_stop import release_all, stop
+from bide.consuming.graceful_stop import release_all, stop, unfinished
 from bide.consuming.isolation import CrashIsolation
 from bide.consuming.queue_handlers import QueueHandlers, Upkeep, with_upkeep
 from bide.consuming.run import with_integrations
@@ -264,7 +264,8 @@ class Runner:
             # A task ends by itself only if it fails: then this worker stops, too.
             tasks = [task for consumer in consumers for task in (consumer.claims, *consumer.chores)]
             await first_of(self._stopping.wait(), *tasks, *chores)
-            _log_stopping(consumers, self.grace)
+            if rest := unfinished(consumers):
+                _log.info("stopping; %s, with %g s to finish", rest, self.grace)
             await stop(consumers, store_client.clock, self.grace, self._hurrying, chores)
         except Exception:
             await release_all(list(self.consumers.values()), store_client.clock)
@@ -310,17 +311,6 @@ class Runner:
                 crash_isolation=crash_isolation,
             )
         return upkeeps
-
-
-def _log_stopping(consumers: Iterable[Consumer], grace: float) -> None:
-    """Log what the stop waits for, if it has to wait."""
-    tasks = []
-    if running := sum(len(consumer.running) for consumer in consumers):
-        tasks.append(f"{running} running")
-    if unsettled := sum(consumer.to_settle for consumer in consumers):
-        tasks.append(f"{unsettled} to settle in the store")
-    if tasks:
-        _log.info("stopping; %s, with %g s to finish", ", ".join(tasks), grace)
 
 
 def chosen(app: Registrations, queues: list[str]) -> list[str]:
