@@ -416,7 +416,9 @@ def interrupted(error: BaseException) -> errors.OutcomeUnknown:
 
 def _raisable(error: BaseException) -> Exception:
     """Return an error as an `Exception`, which every caller can raise and catch."""
-    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+    if not isinstance(error, Exception):
+        return interrupted(error)
+    if not isinstance(error, StopIteration):
         return error
     wrapped = errors.StoreError(
         f"the engine raised {error!r}; this is a bug in the engine: report it"
