@@ -354,7 +354,7 @@ MUTANTS = [
         "name LIKE :prefix || '%'",
     ),
     Mutant(
-        "a forecast starts a tick late", READING, "PRIORITIES - :start - 1)", "PRIORITIES - :start)"
+        "a forecast starts a tick late", READING, "PRIORITIES - :start)", "PRIORITIES - :start - 1)"
     ),
     Mutant(
         "bytes that are text come back as JSON",

@@ -234,8 +234,8 @@ def _bars(forecast: Forecasted, span: Span, now: int, place: Place) -> list[DueB
                 y=round(CHART_HEIGHT - height, 2),
                 height=round(height, 2),
                 count=count,
-                after=begin + 1,  # a bucket has its end, not its beginning
-                before=begin + 1 + span.bucket,
+                after=begin,
+                before=begin + span.bucket,
             )
         )
     return bars

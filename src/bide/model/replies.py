@@ -448,10 +448,11 @@ class Forecasted(msgspec.Struct, frozen=True, gc=False, tag="forecasted"):
     """The start of the first bucket: the store's time, or for buckets of an hour or more the whole
     hour before it. The first bucket counts only messages that are not yet due."""
     overdue: int
-    """Due before now."""
+    """Due by now."""
     buckets: list[int]
+    """Due in each bucket: from its beginning on, and before its end."""
     later: int
-    """Due after the last bucket."""
+    """Due at the end of the last bucket, or after it."""
 
 
 AHEAD = 1_000

@@ -169,7 +169,7 @@ def counting_runs(
     reply: Forecasted = yield command
     effort = overdue = 0
     counts = list(reply.buckets)
-    end = reply.start + command.bucket * command.buckets
+    last = reply.start + command.bucket * command.buckets - 1
     for state in _REPEATING_STATES:
         scan: Scan | None = Scan(command.queue, state, limit=SCANNED)
         while scan is not None:
@@ -178,15 +178,14 @@ def counting_runs(
             _check_effort(effort, most)
             for message in page.messages:
                 yield None
-                for at in _later_runs(message, max(now, reply.start), end):
+                for at in _later_runs(message, max(now, reply.start), last):
                     yield None
                     effort += 1
                     _check_effort(effort, most)
                     if at <= max(now, reply.start):
                         overdue += 1
                     else:
-                        # A bucket has its end, and not its beginning, as the store counts.
-                        counts[(at - reply.start - 1) // command.bucket] += 1
+                        counts[(at - reply.start) // command.bucket] += 1
             scan = following(scan, page)
     return msgspec.structs.replace(reply, overdue=reply.overdue + overdue, buckets=counts)
 

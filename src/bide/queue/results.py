@@ -194,15 +194,16 @@ class Forecast(msgspec.Struct, frozen=True):
     """
 
     start: datetime
-    """Now, by the store's clock."""
+    """When the first bucket begins, by the store's clock: now, or the beginning of this hour for
+    buckets of an hour or more. The first bucket counts only what is not due yet."""
     bucket: float
     """The length of a bucket, in seconds."""
     overdue: int
     """How many are due already."""
     counts: list[int]
-    """How many fall due in each bucket."""
+    """How many fall due in each bucket: from its beginning on, and before its end."""
     later: int
-    """How many fall due after the last bucket."""
+    """How many fall due at the end of the last bucket, or after it."""
 
     @classmethod
     def of(cls, reply: Forecasted, bucket_ms: int) -> "Forecast":

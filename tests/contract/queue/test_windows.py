@@ -341,8 +341,8 @@ def test_a_backfill_waits_for_the_opening(calls: bide.Queue, clock: FakeClock) -
 def test_a_forecast_counts_runs_at_the_opening(calls: bide.Queue) -> None:
     calls.put("x", id="ann", repeat=bide.Every("1h"), window=OFFICE)
     forecast = calls.forecast("1d", "5d", repeats=True)
-    # Those of 09:00 to 17:00, from Monday on.
-    assert forecast.counts == [0, 0, 9, 9, 9]
+    # Those of 09:00 to 17:00, from Monday on; a bucket begins at 17:00.
+    assert forecast.counts == [0, 0, 8, 9, 9]
 
 
 # What carries a rule.

@@ -71,7 +71,7 @@ def test_a_bar_that_has_begun_before_begins_now() -> None:
     first, second = drawn.bars[:2]
     assert first.x == drawn.now
     assert first.width == pytest.approx(second.width / 2, abs=0.1)
-    assert (first.after, first.before, first.count) == (NOW + 1, NOW + HOUR + 1, 4)
+    assert (first.after, first.before, first.count) == (NOW, NOW + HOUR, 4)
     assert (first.height, second.height) == (CHART_HEIGHT, CHART_HEIGHT / 2)
 
 

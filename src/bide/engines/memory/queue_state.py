@@ -481,9 +481,8 @@ class MemoryQueue:
 
     def due_in(self, start: int, bucket: int, buckets: int) -> tuple[list[int], int]:
         """Count the records that are due after now, in each of some spans and after the last."""
-        edges = [start + bucket * number for number in range(buckets + 1)]
-        edges[0] = self.now
-        below = [self._due_by(edge) for edge in edges]
+        edges = [start + bucket * number for number in range(1, buckets + 1)]
+        below = [self._due_by(self.now), *(self._due_by(edge - 1) for edge in edges)]
         return [after - before for before, after in pairwise(below)], self.row.delayed - below[-1]
 
     def oldest(self, due: int) -> int | None:

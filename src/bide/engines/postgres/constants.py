@@ -4,7 +4,7 @@ from bide.engines.constants import SHARED
 from bide.model.ended import STOPPED_KEEP
 from bide.model.limits import BULK, MAX_BODY, MAX_DEPTH, MAX_NAME, MAX_QUEUE
 from bide.model.message import KEPT_FAILURES, MAX_ATTEMPTS, RUN_ENDED, STATES
-from bide.model.times import DAY_MS, HOUR_MS, LATEST, MAX_YEARS, MICROSECONDS, MINUTE_MS, SECOND_MS
+from bide.model.times import DAY_MS, LATEST, MAX_YEARS, MICROSECONDS, MINUTE_MS, SECOND_MS
 
 LOOK_AGAIN = 5_000
 """Milliseconds within which each waiting process asks again by itself, which it does every second
@@ -113,10 +113,9 @@ CONSTANTS: dict[str, int | str] = {
     "SHOWN_NAME": SHOWN_NAME,
     "SLEEPER_KEEP": SLEEPER_KEEP,
     "STOPPED_KEEP": STOPPED_KEEP,
-    "UP_TO_HOUR": HOUR_MS - 1,
     "UP_TO_MS": MICROSECONDS - 1,
     "WAKE_ALL": WAKE_ALL,
 }
 """By the names that they have in SQL.
 
-`UP_TO_HOUR` and `UP_TO_MS`, added to a number that is divided, round it up."""
+`UP_TO_MS`, added to a number that is divided, rounds it up."""

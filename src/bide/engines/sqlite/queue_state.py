@@ -212,7 +212,7 @@ class SqliteQueue(QueueReader):
 
     def count_hour(self, due: int, count: int) -> None:
         """Count delayed and ready messages in the hour they are due: `count` more, or fewer."""
-        hour = -(-due // HOUR_MS)
+        hour = due // HOUR_MS
         self.changed_hours[hour] = self.changed_hours.get(hour, 0) + count
 
     def count_hours(self, dues: Iterable[int], sign: int) -> None:

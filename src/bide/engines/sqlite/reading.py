@@ -166,8 +166,9 @@ class QueueReader:
         """
         if not self.row.delayed:
             return 0
-        this_hour = self.now // HOUR_MS + 1  # rounded up, as the counters are named
-        reach, hour_end = delayed_reach(self.now), delayed_reach(this_hour * HOUR_MS)
+        this_hour = self.now // HOUR_MS
+        reach = delayed_reach(self.now)
+        hour_end = delayed_reach((this_hour + 1) * HOUR_MS - 1)
         most = COUNTED_SINGLY
         while (due := self._between(-1, reach, most)) == most:
             coming = self._between(reach, hour_end, most)
@@ -183,7 +184,7 @@ class QueueReader:
         return self.number(SQL.count_delayed, self.row.id, after, until, most)
 
     def _hours(self) -> Counter[int]:
-        """Return how many delayed and ready messages are due in each hour, rounded up."""
+        """Return how many delayed and ready messages are due in each hour."""
         hours = Counter(dict(self.run(SQL.hours, (self.row.id,))))
         hours.update(self.changed_hours)
         return hours
@@ -198,8 +199,9 @@ class QueueReader:
         """
         counted: Counter[int] = Counter()  # by the number of the span, from 0
         if bucket % HOUR_MS == 0:  # by the counters of hours, but for the hour that has begun
-            hours, first = self._hours(), start // HOUR_MS + 1
-            hours[first] = self._between(delayed_reach(self.now), delayed_reach(first * HOUR_MS))
+            hours, first = self._hours(), start // HOUR_MS
+            hour_end = delayed_reach((first + 1) * HOUR_MS - 1)
+            hours[first] = self._between(delayed_reach(self.now), hour_end)
             for hour, count in hours.items():  # hours before the first get numbers below 0
                 counted[(hour - first) * HOUR_MS // bucket] += count
             later = sum(count for number, count in counted.items() if number >= buckets)
@@ -209,7 +211,7 @@ class QueueReader:
                 "start": start,
                 "bucket": bucket,
                 "first": delayed_reach(self.now),
-                "last": delayed_reach(start + bucket * buckets),
+                "last": delayed_reach(start + bucket * buckets - 1),
             }
             counted.update(dict(self.run(SQL.forecast, bounds).fetchall()))
             later = self.row.delayed - self.due() - counted.total()

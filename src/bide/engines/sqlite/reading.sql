@@ -82,7 +82,7 @@ SELECT rank FROM bide_pending WHERE queue = ? AND state = READY_STATE AND rank >
 ORDER BY rank LIMIT 1;
 
 -- name: forecast
-SELECT (rank / PRIORITIES - :start - 1) / :bucket AS number, count(*) FROM bide_pending
+SELECT (rank / PRIORITIES - :start) / :bucket AS number, count(*) FROM bide_pending
 WHERE queue = :queue AND state = DELAYED_STATE AND rank > :first AND rank <= :last
 GROUP BY number;
 

@@ -13,7 +13,7 @@ APPLICATION_ID = 0x62696465  # "bide": the mark of a file that has nothing but a
 
 STEPS = [
     resources.files("bide.engines.sqlite").joinpath(name).read_text("utf-8")
-    for name in ("schema.sql", *(f"schema_{version}.sql" for version in range(2, 10)))
+    for name in ("schema.sql", *(f"schema_{version}.sql" for version in range(2, 11)))
 ]
 """The first script makes the tables in version 1; the next one leads from 1 to 2, and so on."""
 

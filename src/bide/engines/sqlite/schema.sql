@@ -78,8 +78,7 @@ CREATE TABLE bide_pending (
 ) WITHOUT ROWID;
 
 -- How many delayed and ready messages are due in each hour, so that a forecast reads a row an hour instead
--- of an entry a message. `hour` is the due time in hours, rounded up: a message that is due at exactly
--- 10:00 belongs to the hour that ends then.
+-- of an entry a message. `hour` is the due time in whole hours: see schema_10.sql.
 CREATE TABLE bide_due_hour (
   queue INTEGER NOT NULL,
   hour  INTEGER NOT NULL,

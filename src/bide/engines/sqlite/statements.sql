@@ -44,7 +44,7 @@ UPDATE bide_queue SET {set_queue} WHERE id = ?;
 
 -- name: uncounted
 -- What single puts have added since the counters of the queues were written.
-SELECT queue, (due + HOUR_MS - 1) / HOUR_MS, count(*) FROM bide_message NOT INDEXED
+SELECT queue, due / HOUR_MS, count(*) FROM bide_message NOT INDEXED
 WHERE seq > (SELECT counted FROM bide_store) GROUP BY 1, 2;
 
 -- name: hours
@@ -60,7 +60,7 @@ DELETE FROM bide_due_hour WHERE queue = ? AND hour = ? AND count = 0;
 
 -- name: recount_hours
 -- Counted by the caller: to group millions of rows SQLite would sort them, in memory.
-SELECT (CASE state WHEN DELAYED_STATE THEN rank / PRIORITIES ELSE rank % STRIPE END + HOUR_MS - 1) / HOUR_MS
+SELECT CASE state WHEN DELAYED_STATE THEN rank / PRIORITIES ELSE rank % STRIPE END / HOUR_MS
 FROM bide_pending WHERE queue = ?;
 
 -- name: count_delayed

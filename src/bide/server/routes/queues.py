@@ -47,15 +47,16 @@ class ForecastOut(msgspec.Struct):
     """How many messages are due in each bucket of time."""
 
     start: int
-    """Now, by the store's clock, in Unix milliseconds."""
+    """When the first bucket begins, in Unix milliseconds of the store's clock: now, or the
+    beginning of this hour for buckets of an hour or more."""
     bucket: int
     """The length of a bucket, in milliseconds."""
     overdue: int
     """How many are due already."""
     counts: list[int]
-    """How many are due in each bucket."""
+    """How many are due in each bucket: from its beginning on, and before its end."""
     later: int
-    """How many are due after the last bucket."""
+    """How many are due at the end of the last bucket, or after it."""
 
 
 Pace = Annotated[

@@ -58,10 +58,10 @@ class ReadCases:
 
     # Forecast.
 
-    def test_a_forecast_counts_by_buckets_that_end_at_their_edge(self, driver: Driver) -> None:
-        for number, delay in enumerate((0, 1, 10, 11, 20, 30, 31)):
+    def test_a_bucket_of_a_forecast_has_its_beginning_and_not_its_end(self, driver: Driver) -> None:
+        for number, delay in enumerate((0, 1, 9, 10, 19, 20, 30, 31)):
             driver.put(f"m{number}", delay=delay)
-        assert driver.forecast(10, 3) == Forecasted(START, 1, [2, 2, 1], 1)
+        assert driver.forecast(10, 3) == Forecasted(START, 1, [2, 2, 1], 2)
 
     def test_buckets_of_an_hour_or_more_begin_on_whole_hours(self, driver: Driver) -> None:
         start = START - START % HOUR
@@ -70,8 +70,8 @@ class ReadCases:
             own_driver = driver.apart(str(bucket))
             own_driver.put("past", at=start + 1)
             for edge in (start + bucket * number for number in range(1, 5)):
+                own_driver.put(f"before {edge}", at=edge - 1)
                 own_driver.put(f"at {edge}", at=edge)
-                own_driver.put(f"behind {edge}", at=edge + 1)
             assert own_driver.forecast(bucket, 3) == Forecasted(start, 1, [1, 2, 2], 3)
 
     # Queues.

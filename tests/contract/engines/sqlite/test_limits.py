@@ -62,7 +62,7 @@ VALUES (1, 1, 5, 1000000, 1009000, 'w'), (2, 1, 5, 1000000, 1009000, 'w');
 INSERT INTO bide_pending (queue, state, rank, seq)
 SELECT 1, 1, 255 * 4398046511104 + due, seq FROM bide_message WHERE seq IN (3, 4, 5, 6);
 INSERT INTO bide_pending VALUES (1, 0, 1004000 * 256 + 255, 7);
-INSERT INTO bide_due_hour VALUES (1, 1, 5);
+INSERT INTO bide_due_hour VALUES (1, 1, 5);  -- rounded up, as until version 9
 INSERT INTO bide_limit VALUES (1, 5, 0, 2, 2000000, 8192, 999900000, 0, -1, -1, '');
 INSERT INTO bide_group (queue, key, running, waiting, turn, last, freed, standing, rank) VALUES
   (1, '', 1, 0, 4096, 999900000, 0, 0, 999900000),

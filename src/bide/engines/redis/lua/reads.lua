@@ -108,12 +108,12 @@ end)
 -- Buckets of an hour or more begin on whole hours; the first one counts only what is not yet due.
 define('forecast', {'no-writes'}, {}, function(bucket, buckets)
   local start = bucket < HOUR_MS and now or now - now % HOUR_MS
-  -- Returns how many delayed messages are due by a time.
-  local function by(moment) return call('ZCOUNT', DELAYED, '-inf', int(delayed_reach(moment))) end
-  local first = by(now)
+  -- Returns how many delayed messages are due before a time.
+  local function due_before(moment) return call('ZCOUNT', DELAYED, '-inf', int(delayed_reach(moment - 1))) end
+  local first = due_before(now + 1)
   local last, counts = first, {}
   for i = 1, buckets do
-    local reached = by(start + bucket * i)
+    local reached = due_before(start + bucket * i)
     counts[i], last = reached - last, reached
   end
   return answer(start, call('ZCARD', READY) + first, counts, call('ZCARD', DELAYED) - last)

@@ -27,9 +27,9 @@ RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
                       ELSE (MAX_PRIORITY - p_priority) * STRIPE + p_due END
 $$;
 
--- A due time in hours of Unix time, rounded up: pending messages with the same one share a counter.
+-- A due time in whole hours of Unix time: pending messages with the same one share a counter.
 CREATE FUNCTION bide._hour(p_due bigint) RETURNS integer LANGUAGE sql IMMUTABLE AS $$
-  SELECT ((p_due + UP_TO_HOUR) / HOUR_MS)::integer
+  SELECT (p_due / HOUR_MS)::integer
 $$;
 
 -- How many bytes a message takes that has not failed.

@@ -152,7 +152,7 @@ $$;
 CREATE FUNCTION bide._due_now(p_queue integer, p_moment bigint, OUT n bigint, OUT oldest bigint)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-  this_hour CONSTANT bigint := p_moment / HOUR_MS + 1;
+  this_hour CONSTANT bigint := p_moment / HOUR_MS;
   reach CONSTANT bigint := p_moment * PRIORITIES + MAX_PRIORITY;
   most bigint := COUNTED_SINGLY;  -- how many are counted one by one; more if neither are so few
   coming bigint;                  -- how many fall due later in this hour
@@ -167,7 +167,7 @@ BEGIN
     EXIT WHEN n < most;
     SELECT count(*) INTO coming FROM (
       SELECT FROM message WHERE queue = p_queue AND state = DELAYED_STATE
-        AND rank > reach AND rank <= this_hour * HOUR_MS * PRIORITIES + MAX_PRIORITY
+        AND rank > reach AND rank < (this_hour + 1) * HOUR_MS * PRIORITIES
       ORDER BY rank LIMIT most
     ) AS soon;
     IF coming < most THEN
@@ -353,9 +353,9 @@ DECLARE
   first CONSTANT bigint := moment - CASE WHEN p_bucket < HOUR_MS THEN 0 ELSE moment % HOUR_MS END;
   q CONSTANT queue := _queue(p_queue);
   by_hour CONSTANT boolean := p_bucket % HOUR_MS = 0;
-  first_hour CONSTANT bigint := first / HOUR_MS + 1;
-  -- Up to when messages are counted one by one.
-  reach CONSTANT bigint := CASE WHEN by_hour THEN first_hour * HOUR_MS
+  first_hour CONSTANT bigint := first / HOUR_MS;
+  -- Before when messages are counted one by one.
+  reach CONSTANT bigint := CASE WHEN by_hour THEN (first_hour + 1) * HOUR_MS
                                 ELSE first + p_bucket * p_buckets END;
   pending bigint := coalesce((
     SELECT sum(n) FROM _counter WHERE queue = q.id AND what = 'pending'), 0);
@@ -364,9 +364,9 @@ DECLARE
   overdue bigint;
 BEGIN
   WITH counted AS (
-    SELECT (rank / PRIORITIES - first - 1) / p_bucket AS number, count(*) AS n FROM (
+    SELECT (rank / PRIORITIES - first) / p_bucket AS number, count(*) AS n FROM (
       SELECT rank FROM message
-      WHERE queue = q.id AND state = DELAYED_STATE AND rank > moment * PRIORITIES + MAX_PRIORITY AND rank <= reach * PRIORITIES + MAX_PRIORITY
+      WHERE queue = q.id AND state = DELAYED_STATE AND rank > moment * PRIORITIES + MAX_PRIORITY AND rank < reach * PRIORITIES
       ORDER BY rank
     ) AS m GROUP BY 1
     UNION ALL
