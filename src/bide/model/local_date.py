@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from bide.model.errors import InvalidArgument
-from bide.model.times import LATEST, Moment, to_datetime
+from bide.model.times import LATEST, to_datetime
 from bide.model.zones import (
     ZoneData,
     is_newer,
@@ -158,22 +158,6 @@ def _naive(at: object) -> datetime:
     # Subclasses redefine the operators.
     fields = moment.timetuple()[:6]
     return datetime(*fields, moment.microsecond, tzinfo=UTC).replace(tzinfo=None)
-
-
-def is_local(at: Moment | str | None, timezone: str | None) -> bool:
-    """Return whether a due time that a user gives is a local date.
-
-    Raises:
-        InvalidArgument: it is a text without a zone.
-    """
-    if timezone is not None:
-        return True
-    if isinstance(at, str):
-        raise InvalidArgument(
-            f"at={at[:64]!r} is a local date: add its zone, such as "
-            "timezone='Europe/Paris', or give an aware datetime"
-        )
-    return False
 
 
 def instant(date: LocalDate, zones: ZoneData) -> int:

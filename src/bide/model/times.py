@@ -225,8 +225,12 @@ def check_time(seconds: float, what: str) -> None:
     )
 
 
-def when(delay: Duration | None, at: Moment | None) -> tuple[int | None, int]:
+def when(delay: Duration | None, at: Moment | str | None) -> tuple[int | None, int]:
     """Return a due time in Unix milliseconds, or `None` and a delay in milliseconds.
+
+    Args:
+        delay: how long from now until it is due.
+        at: the due time instead; as text in ISO 8601 with an offset.
 
     Raises:
         InvalidArgument: both are given, one is invalid, or the due time is after 2100.
@@ -238,8 +242,29 @@ def when(delay: Duration | None, at: Moment | None) -> tuple[int | None, int]:
     if at is not None:
         if delay is not None:
             raise InvalidArgument("give delay= or at=, not both")
-        return unix(at), 0
+        return unix(_instant_of(at) if isinstance(at, str) else at), 0
     return None, delay_in_ms(delay)
+
+
+def _instant_of(text: str) -> datetime:
+    """Return the instant that a text in ISO 8601 names.
+
+    Raises:
+        InvalidArgument: it is no date and time, or has no offset, and so is a local date.
+    """
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidArgument(
+            f"at={text[:64]!r} is not a date and time; write at='2027-03-28T09:00+02:00', or "
+            "at='2027-03-28 09:00', timezone='Europe/Paris'"
+        ) from None
+    if moment.tzinfo is None:
+        raise InvalidArgument(
+            f"at={text[:64]!r} is a local date: add its zone, such as timezone='Europe/Paris', or "
+            "its offset, such as '+02:00'"
+        )
+    return moment
 
 
 def delay_in_ms(delay: Duration | None) -> int:

@@ -182,7 +182,7 @@ class CommandBuilder:
         rule = run = None
         if id is None:
             id = new_id() if message.id is None else check_name(message.id)
-        if message.timezone is not None or isinstance(message.at, str):
+        if message.timezone is not None:
             at_ms, delay_ms, rule = self._on_date(message, id)
         else:
             at_ms, delay_ms = when(message.delay, message.at)
@@ -222,10 +222,9 @@ class CommandBuilder:
         Raises:
             InvalidArgument: it is no date, or the message has what does not go with one.
         """
-        from bide.model.local_date import is_local, planned_date  # here: most messages have none
+        from bide.model.local_date import planned_date  # here: most messages have none
         from bide.model.time_rule import TimeRule, checked_window
 
-        is_local(message.at, message.timezone)  # raises if it is a text without a zone
         for name in ("delay", "repeat"):
             if getattr(message, name) is not None:
                 hint = ": a rule has a zone of its own" if name == "repeat" else ""
@@ -309,7 +308,7 @@ class CommandBuilder:
         self,
         ids: Sequence[str],
         delay: Duration | None,
-        at: Moment | None,
+        at: Moment | str | None,
         if_due: Moment | None,
         if_version: str | None = None,
     ) -> cmd.Reschedule:
@@ -332,7 +331,7 @@ class CommandBuilder:
         ids: Sequence[str],
         body: Any,
         delay: Duration | None,
-        at: Moment | None,
+        at: Moment | str | None,
         if_version: str | None,
         *,
         repeat: Any = UNSET,

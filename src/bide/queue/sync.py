@@ -150,8 +150,8 @@ class Queue(BaseQueue):
             body: any JSON value, or bytes; or a `NewMessage` or a `Job`, which have their own
                 options.
             delay: how long from now until it is due: seconds, a `timedelta`, or "1h30m".
-            at: the due time instead: an aware `datetime`, or Unix seconds. A time in the past is
-                due at once, as is a message with neither.
+            at: the due time instead: an aware `datetime`, Unix seconds, or text in ISO 8601 with an
+                offset. A time in the past is due at once, as is a message with neither.
             timezone: the zone of a local date, such as "Europe/Paris": then `at` is a text as
                 "2027-03-28 09:00", or a naive `datetime`. The message keeps both, and moves if the
                 rules of the zone change. A time that the clocks skip is right after the gap, and
@@ -667,7 +667,7 @@ class Queue(BaseQueue):
             meanwhile may be left out.
         """
         date = None
-        if timezone is not None or isinstance(at, str):
+        if timezone is not None:
             from bide.queue import dates  # here: most programs give no local dates
 
             dates.check_alone(undo=undo, within=within is not None)
@@ -756,7 +756,7 @@ class Queue(BaseQueue):
             "group": group,
             "headers": headers,
         }
-        if timezone is None and not isinstance(at, str):
+        if timezone is None:
             rules = {"repeat": repeat, "window": window}
             steps = editing(self._builder, id, if_version=if_version, at=at, **rules, **changes)
             return self._run(steps)

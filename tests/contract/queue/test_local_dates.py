@@ -185,6 +185,16 @@ def test_a_message_that_repeats_moves_to_a_date_and_keeps_its_rule(orders: bide.
     assert (get(orders).due_at, get(orders).repeat) == (due + HOUR, bide.Every("1d"))
 
 
+def test_a_text_with_an_offset_is_an_instant(orders: bide.Queue) -> None:
+    due = from_now(hours=5)
+    orders.put(1, id="a", at=due.isoformat())
+    assert (get(orders).due_at, get(orders).local_date) == (due, None)
+    assert orders.reschedule("a", at=(due + HOUR).isoformat(), if_due=due)
+    assert get(orders).due_at == due + HOUR
+    assert orders.edit("a", at=due.isoformat(), priority=3)
+    assert (get(orders).due_at, get(orders).local_date) == (due, None)
+
+
 def test_conditions_hold_for_dates(orders: bide.Queue) -> None:
     due = from_now(hours=5)
     orders.put(1, id="a", at=in_town(due), timezone=TOWN)

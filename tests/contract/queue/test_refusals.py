@@ -35,9 +35,10 @@ PUTS: list[tuple[dict[str, Any], str]] = [
     ({"at": 2027}, "at=2027 is 1970-01-01T00:33:47.000Z .* before 2001 .* for a year write 2027-"),
     ({"delay": START // 1000}, "looks like a time in Unix seconds, .* for a time use at="),
     ({"expires": START // 1000}, "looks like a time in Unix seconds, .* give a length"),
+    ({"at": "tomorrow"}, "at='tomorrow' is not a date and time; write at='2027-03-28T09:00.02:00'"),
     (
-        {"at": "tomorrow"},
-        "at='tomorrow' is a local date: add its zone, such as timezone='Europe/Paris'",
+        {"at": "2027-03-28 09:00"},
+        "at='2027-03-28 09:00' is a local date: add its zone, such as timezone='Europe/Paris', or",
     ),
     ({"delay": -1}, "delay=-1 is negative; for now give 0.*at="),
     ({"delay": timedelta(days=-1)}, "is negative"),
