@@ -138,7 +138,7 @@ class NotAcked(BideError):
     def __init__(self, text: str, end: End | None = None) -> None:
         super().__init__(text)
         self.end = end
-        """How it ended, if the queue remembers that."""
+        """How it ended, if the queue remembers that; with the failures of its dead letter."""
 
 
 def why_not_kept(queue: str, state: str | None, keep: int, history: int) -> str | None:

@@ -25,7 +25,7 @@ from bide.model.errors import (
     StopRequested,
     StoreBusy,
 )
-from bide.model.message import Progress
+from bide.model.message import Failure, Message, Progress
 from bide.model.replies import SIZES, Counts, Deleted, Ends, Forecasted, Outcome, Outcomes
 from bide.model.times import to_datetime
 
@@ -260,7 +260,13 @@ def _problems(counts: Counts) -> Iterator[str]:
         )
 
 
-def result_in(id: str, reply: Ends, type: Any = Any, progress: Progress | None = None) -> Any:
+def result_in(
+    id: str,
+    reply: Ends,
+    type: Any = Any,
+    progress: Progress | None = None,
+    dead_letter: Message | None = None,
+) -> Any:
     """Return the result of a message, of what its queue remembers.
 
     Args:
@@ -268,6 +274,7 @@ def result_in(id: str, reply: Ends, type: Any = Any, progress: Progress | None =
         reply: what its queue remembers.
         type: to decode the result into.
         progress: the last report of its worker, if it has not ended.
+        dead_letter: the message, if it is dead.
 
     Raises:
         NotEnded: it is still in the queue.
@@ -286,7 +293,8 @@ def result_in(id: str, reply: Ends, type: Any = Any, progress: Progress | None =
                 f"the server withholds the result of {id!r}: the token has no right 'bodies'"
             )
         return None if result is None else _decoded(id, result, type)
-    _refuse(id, reply)
+    failures = () if dead_letter is None else dead_letter.failures
+    _refuse(id, reply, failures)
 
 
 def _decoded(id: str, result: bytes, result_type: Any) -> Any:
@@ -304,8 +312,13 @@ def _decoded(id: str, result: bytes, result_type: Any) -> Any:
         ) from error
 
 
-def _refuse(id: str, reply: Ends) -> NoReturn:
+def _refuse(id: str, reply: Ends, failures: tuple[Failure, ...]) -> NoReturn:
     """Raise why a message has no result.
+
+    Args:
+        id: of the message.
+        reply: what its queue remembers.
+        failures: the attempts of the dead letter that failed.
 
     Raises:
         NotAcked: it ended in another way.
@@ -315,19 +328,25 @@ def _refuse(id: str, reply: Ends) -> NoReturn:
         end = reply.ends[0]
         match end.how:
             case "dead":
+                end = msgspec.structs.replace(end, failures=end.failures or failures)
                 ending = "died"
                 if end.by:
                     ending += f" at {end.by}"
-                if end.failures and (reason := end.failures[-1].reason.partition("\n")[0]):
-                    ending += f": {reason}"
+                ending += _reason(end.failures)
             case "expired":
                 ending = "expired before a worker took it"
             case how:
                 ending = f"was {how} by {end.by}" if end.by else f"was {how}"
         raise NotAcked(f"{id} {ending}; it has no result", end)
     if reply.state in ("dead", "expired"):
-        raise NotAcked(f"{id} is {reply.state}; it has no result", None)
+        raise NotAcked(f"{id} is {reply.state}{_reason(failures)}; it has no result", None)
     raise NotRemembered(
         f"nothing is remembered of {id!r}: there was no such message, or the queue has no "
         "result_ttl (bide set QUEUE --result-ttl 1d), or its time has passed"
     )
+
+
+def _reason(failures: tuple[Failure, ...]) -> str:
+    """Return the first line of the last reason, behind a colon; empty if there is none."""
+    reason = failures[-1].reason.partition("\n")[0] if failures else ""
+    return f": {reason}" if reason else ""

@@ -135,14 +135,15 @@ def resulting(command: History, result_type: Any) -> Steps[Any]:
     """Return the result of a message.
 
     While a worker holds it, the error says how far that is; after a lease that is over, what
-    follows: the state is "leased" until the next claim.
+    follows: the state is "leased" until the next claim. Of a dead letter it says why it died:
+    without `history` only the message knows that.
 
     Raises:
         NotEnded: it is still in the queue.
         InvalidArgument: the command waits, for one run of a message that repeats.
     """
     reply = yield from known_ends(command)
-    progress = None
+    progress = dead_letter = None
     if reply.state is None and not reply.ends and "@" in command.id:
         reply = yield from pending_run(command)
     elif reply.state == "leased":
@@ -153,7 +154,10 @@ def resulting(command: History, result_type: Any) -> Steps[Any]:
             explanation = Explanation(command.id, command.queue, facts)
             raise NotEnded(f"{command.id} has no result yet: {explanation}")
         progress = facts.progress
-    return result_in(command.id, reply, result_type, progress)
+    elif reply.state == "dead":
+        found: Found = yield Find(command.queue, [command.id])
+        (dead_letter,) = found.messages
+    return result_in(command.id, reply, result_type, progress, dead_letter)
 
 
 def pending_run(command: History) -> Steps[Ends]:

@@ -276,7 +276,17 @@ def test_the_errors_say_why_there_is_no_result(make: Make, clock: FakeClock) -> 
     orders.configure(history=0, result_ttl=0)
     assert isinstance(refusal("a"), bide.NotAcked)  # it is still there, dead
     clock.advance(60)
+    assert str(refusal("a")) == "a is dead: bad card; it has no result"
     assert isinstance(refusal("b"), bide.NotRemembered)
+    orders.configure(result_ttl="1h")
+    orders.put(1, id="d")
+    orders.bury(orders.claim(), "no such account")
+    assert orders.history("d")[0].failures == ()
+    died = refusal("d")
+    assert str(died) == "d died at w1: no such account; it has no result"
+    assert isinstance(died, bide.NotAcked)
+    assert died.end is not None
+    assert [failure.reason for failure in died.end.failures] == ["no such account"]
 
 
 def test_settings_of_the_constructor_are_stored_with_the_first_change(make: Make) -> None:

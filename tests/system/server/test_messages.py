@@ -677,8 +677,9 @@ def test_limits_are_set_and_told(client: Client) -> None:
     assert len(client.post(f"{Q}/claim", {"count": 4}).json["messages"]) == 1
 
 
-def test_a_result_is_answered_once_the_message_has_ended(client: Client) -> None:
-    settings(client, result_ttl="1h", history="1h")
+@pytest.mark.parametrize("history", ["1h", "0s"])
+def test_a_result_is_answered_once_the_message_has_ended(client: Client, history: str) -> None:
+    settings(client, result_ttl="1h", history=history)
     client.put(ONE, {"body": 1})
     early = client.get(f"{ONE}/result")
     assert (early.status, early.json) == (202, {"id": "order-42", "how": None, "state": "ready"})

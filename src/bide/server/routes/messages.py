@@ -332,9 +332,19 @@ async def _result_answer(call: ApiCall, reply: Ends) -> Answer:
     if not reply.ends:
         raise _unknown(call)
     latest, *_ = reply.ends
-    error = latest.failures[-1].reason if latest.how == "dead" and latest.failures else None
+    error = None
+    if latest.how == "dead":
+        error = await _death_of(call, latest)
     value = None if latest.result is None else msgspec.Raw(latest.result)
     return Answer(200, ResultOut(id, how=latest.how, by=latest.by, error=error, result=value))
+
+
+async def _death_of(call: ApiCall, end: End) -> str | None:
+    """Return why the message in the path died: without `history` only the dead letter knows."""
+    if end.failures:
+        return end.failures[-1].reason
+    message = await call.find()
+    return message.error if message is not None and message.state == "dead" else None
 
 
 def _unknown(call: ApiCall) -> Problem:
