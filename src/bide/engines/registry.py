@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from bide.engines.port import Engine, Guest
+from bide.logs import logger
 from bide.model.errors import InvalidArgument
 from bide.model.identity import text_of
 from bide.model.times import milliseconds
@@ -18,9 +19,24 @@ from bide.model.times import milliseconds
 DEFAULT_URL = "sqlite:///bide.db"
 
 
+_log = logger("bide.store")
+
+
 def default_url() -> str:
     """Return the URL of the default store."""
-    return os.environ.get("BIDE_URL") or DEFAULT_URL
+    url = os.environ.get("BIDE_URL")
+    if url == "":
+        _warn_of_empty_variable()
+    return url or DEFAULT_URL
+
+
+@cache
+def _warn_of_empty_variable() -> None:
+    """Say once that the environment names no store, though it seems to."""
+    _log.warning(
+        "BIDE_URL is empty, as if it were not set: the store is %s, in the folder of this process",
+        DEFAULT_URL,
+    )
 
 
 ENTRY_POINTS = "bide.engines"
@@ -128,6 +144,8 @@ def opener(url: str) -> Callable[[], Engine]:
 
 def _hint(url: str) -> str:
     """Return what to write for a URL without a scheme: a server at its usual port, or a file."""
+    if not url:
+        return f"leave url out for the store of BIDE_URL, or else {DEFAULT_URL}"
     port = _PORT.match(url)
     scheme = _SCHEMES_BY_PORT.get(port[1]) if port else None
     if scheme is not None:

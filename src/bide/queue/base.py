@@ -54,7 +54,7 @@ class BaseQueue:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._names_store = url is not None  # else the environment does
-        self._url = url or self._default_url()
+        self._url = self._default_url() if url is None else url
         self._holder = None if holder is None else check_name(holder, "holder")
         if actor is None and self._holder is not None:
             actor = actor_of(self._holder)

@@ -36,7 +36,7 @@ R = TypeVar("R")
 @contextmanager
 def lane_to(url: str | None) -> Iterator[Lane]:
     """Open the store of a URL, or of the environment, for the length of a block."""
-    lane = open_lane(url or default_url(), SYSTEM_CLOCK)
+    lane = open_lane(default_url() if url is None else url, SYSTEM_CLOCK)
     try:
         yield lane
     finally:

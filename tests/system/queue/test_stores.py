@@ -45,6 +45,28 @@ def test_an_argument_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch
         assert orders.put(1)
 
 
+def test_an_empty_url_is_refused(here: Path) -> None:
+    for face in FACES:
+        with pytest.raises(bide.InvalidArgument, match=r"url='' names no store.* leave url out"):
+            face("orders", "")
+    with pytest.raises(bide.InvalidArgument, match="url='' names no store"):
+        bide.App("")
+    with pytest.raises(bide.InvalidArgument, match="url='' names no store"):
+        bide.queues("")
+    assert list(here.iterdir()) == []
+
+
+def test_an_empty_variable_is_as_none_and_the_log_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("BIDE_URL", "")
+    for name in ("orders", "mails"):
+        with bide.Queue(name) as queue:
+            assert queue.url == "sqlite:///bide.db"
+    (line,) = caplog.messages
+    assert line.startswith("BIDE_URL is empty, as if it were not set: the store is sqlite:///bide")
+
+
 def test_the_file_is_where_it_was_named_even_if_the_program_goes_elsewhere(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

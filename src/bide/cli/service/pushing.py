@@ -3,7 +3,7 @@
 from typing import Any
 
 from bide.cli.store import refuse_memory
-from bide.engines.registry import DEFAULT_URL, is_server
+from bide.engines.registry import default_url, is_server
 from bide.model.errors import InvalidArgument
 
 
@@ -35,4 +35,4 @@ def run_pusher(
     configure(as_json=log_json, level=log_level)
     raise_descriptor_limit()
     with asyncio.Runner(loop_factory=loop_factory()) as loop:
-        loop.run(push(url or DEFAULT_URL, **options))
+        loop.run(push(url or default_url(), **options))

@@ -90,7 +90,8 @@ class Bide(ContextApp):
                 f"the application {app.name!r} has a Bide already, and runs the handlers of one; "
                 "make one Bide() for all of its modules"
             )
-        url = app.config.get("BIDE_URL") or default_url()
+        configured = app.config.get("BIDE_URL")
+        url = default_url() if configured is None else configured
         opener(url)  # raises if it is not the URL of a store
         self._flask, self._url = app, url
         app.extensions[NAME] = _Extension(self, url)

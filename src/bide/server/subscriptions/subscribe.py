@@ -107,7 +107,7 @@ def unsubscribe(name: str, *, url: str | None = None) -> bool:
 @contextmanager
 def _access(url: str | None) -> Iterator[Access]:
     """Open the subscriptions of a store or a server; `None`: the default one."""
-    store = url or default_url()
+    store = default_url() if url is None else url
     if is_server(store):
         with closing(on_server(store)) as access:
             yield access

@@ -53,7 +53,7 @@ class OpenQueues:
         self, queue_class: type[Any], name: str, url: str | None, options: dict[str, Any]
     ) -> Any:
         """Return the queue of this class with these arguments; open it if there is none."""
-        url = url or self._url()
+        url = self._url() if url is None else url
         key: tuple[object, ...] = queue_class, name, url
         if options:
             key = *key, *sorted(options.items())

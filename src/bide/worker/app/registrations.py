@@ -35,7 +35,7 @@ class Registrations:
     """The handlers of an `App` by queue, and what they share."""
 
     def __init__(self, url: str | None, lifespan: Lifespan | None, clock: Clock) -> None:
-        self._url = url or default_url()
+        self._url = default_url() if url is None else url
         opener(self._url)  # raises if it is not the URL of a store
         if lifespan is not None:
             check_takes(lifespan, 1, f"the app; a lifespan is {SHAPE}")
