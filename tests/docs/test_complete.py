@@ -13,6 +13,7 @@ import bide.testing
 import bide.testing.history
 import bide.timing
 from bide.cli.program import FILES
+from bide.dashboard import ACTIONS
 from bide.engines.port import Capabilities
 from bide.model import errors
 from bide.model.lifecycle import TRANSITIONS
@@ -140,6 +141,11 @@ def test_every_option_of_a_url_is_told() -> None:
     assert found
     for name in found:
         assert f"| `{name}` |" in told
+
+
+def test_every_action_of_the_dashboard_is_told() -> None:
+    assert missing(ACTIONS, "`NAME`", text("howto/dashboard.md")) == []
+    assert missing(ACTIONS, r"`bide\.NAME`", text("howto/django.md")) == []
 
 
 def test_every_state_and_every_cause_is_told() -> None:
