@@ -66,7 +66,7 @@ def test_a_full_namespace_takes_no_put_of_an_id_that_exists_and_edits(
     assert client.send("PATCH", f"{Q}/messages/m", {"body": 2}).status == 200
     refused = client.send("PATCH", f"{Q}/messages/m", {"delay": "2h"})
     assert (refused.status, refused.problem["field"]) == (400, "delay")
-    assert "up to 1h ahead; put it later" in refused.problem["detail"]
+    assert "up to 1h ahead; let it be due sooner" in refused.problem["detail"]
 
 
 def test_nothing_gets_a_due_time_beyond_the_longest_delay(serve: Serve, make_token: Any) -> None:
@@ -122,7 +122,10 @@ def test_dead_and_kept_messages_count_and_deleting_makes_room(
     client.post(f"{Q}/retry", {"leases": [leases["ready"]]})
     full = client.put(f"{Q}/messages/more", {"body": 1})
     assert (full.status, full.problem["title"]) == (507, "The namespace is full")
-    assert "may have 3 messages and has 3, dead and kept ones included" in full.problem["detail"]
+    assert (
+        "may have 3 messages and has 3, dead and kept ones included: no room for 1 more"
+        in full.problem["detail"]
+    )
     tag = client.get(f"{Q}/messages/ready").headers["etag"]
     assert client.put(f"{Q}/messages/ready", {"body": 2}, if_match=tag).status == 200
     usage = client.get("/v1/usage").json
@@ -387,6 +390,20 @@ def test_a_namespace_has_its_whole_allowance_on_a_machine_that_has_just_started(
     refused = shop.post(f"{Q}/messages", {"body": 1})
     assert (refused.status, refused.headers["retry-after"]) == (429, "100")
     assert "may put 0.01 messages a second" in refused.problem["detail"]
+
+
+def test_nobody_is_told_to_try_again_too_early(
+    serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    server = serve(auth="required", quotas={"shop": Quota(rate=1)})
+    shop = server.with_token(make_token("shop", "produce"))
+    assert shop.post(f"{Q}/messages", {"body": 1}).status == 201
+    for elapsed, wait in ((0.88, "0.2"), (0.97, "0.1")):
+        now = elapsed
+        refused = shop.post(f"{Q}/messages", {"body": 1})
+        assert refused.problem["detail"].endswith(f"try again in {wait} s")
 
 
 AT_ONCE = 40

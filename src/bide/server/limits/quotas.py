@@ -399,8 +399,9 @@ class Quotas:
             if use.messages.value + added > most_messages:
                 raise _exceeded(
                     f"the namespace may have {most_messages:,} messages and has "
-                    f"{use.messages.value:,.0f}, dead and kept ones included; let some be "
-                    "consumed, cancel or purge some, or ask for a larger quota (pending)"
+                    f"{use.messages.value:,.0f}, dead and kept ones included: no room for "
+                    f"{added:,} more; let some be consumed, cancel or purge some, or ask for a "
+                    "larger quota (pending)"
                 )
             if use.stored.value + size > most_bytes:
                 raise _exceeded(
@@ -437,8 +438,8 @@ class Quotas:
             if delay_ms > quota.longest_ms and not _is_held(item):
                 raise invalid(
                     "delay" if item.at is None else "at",
-                    f"the namespace may put messages up to {quota.longest_delay} ahead; put "
-                    f"{_name_of(item)} later, or ask for a larger quota",
+                    f"the namespace may put messages up to {quota.longest_delay} ahead; let "
+                    f"{_name_of(item)} be due sooner, or ask for a larger quota (longest_delay)",
                 )
         return total
 
@@ -479,7 +480,7 @@ class Quotas:
         raise Problem(
             "rate-limited",
             f"requests and answers of the namespace may take {rate:,g} bytes a second; try again "
-            f"in {wait:.1f} s, or ask for a larger quota (byte_rate)",
+            f"in {_in_tenths(wait)} s, or ask for a larger quota (byte_rate)",
             headers={"retry-after": str(ceil(wait)), "connection": "close"},
         )
 
@@ -497,7 +498,8 @@ class Quotas:
             wait = (min(count, full) - use.allowance) / rate
             raise Problem(
                 "rate-limited",
-                f"the namespace may put {rate:g} messages a second; try again in {wait:.1f} s",
+                f"the namespace may put {rate:g} messages a second; try again in "
+                f"{_in_tenths(wait)} s",
                 headers={"retry-after": str(ceil(wait))},
             )
         use.allowance -= count
@@ -688,6 +690,11 @@ def _item_at(ids: Sequence[str] | None, at: int | None, delay: int) -> Item:
 def _name_of(item: Item) -> str:
     """Return the name of a message in error texts."""
     return repr(item.id) if item.id else "it"  # an edit does not say it
+
+
+def _in_tenths(wait: float) -> str:
+    """Return seconds as text, rounded up: who waits for so long does not come too early."""
+    return f"{ceil(wait * 10) / 10:.1f}"
 
 
 def _is_held(item: Item) -> bool:
