@@ -171,6 +171,14 @@ def _finite_ms(bound: float | None) -> float | None:
     return None if bound is None or bound == float("inf") else _ms(bound)
 
 
+def _idle(busy: Busy) -> Busy:
+    """Return a report about a queue of which the worker holds nothing now.
+
+    The report may be some seconds old, and what it names has ended since.
+    """
+    return msgspec.structs.replace(busy, running=0, longest=None, since=None)
+
+
 def take_sample(
     queues: Iterable[str],
     registers: Iterable[str],
@@ -203,7 +211,11 @@ def take_sample(
         # One that holds messages, or has another report, was seen now: it is not silent.
         worker.silent = silent if worker.seen < moment else None
         worker.held = dict.fromkeys(wanted_queues, 0) | worker.held
-        worker.busy |= {name: busy[name] for name in wanted_queues if name in busy}
+        for name in wanted_queues:
+            if name in busy:
+                is_known = name in counts_by_queue and not partly
+                holds_none = is_known and not worker.held[name]
+                worker.busy[name] = _idle(busy[name]) if holds_none else busy[name]
 
     for queue in queues:
         counts: Counts = yield Count(queue)

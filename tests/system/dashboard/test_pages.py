@@ -294,13 +294,15 @@ def test_workers_and_what_they_hold(stage: Stage, ann: Visitor) -> None:
     orders = stage.queue("orders", holder="web1:7")
     orders.put(1, id="order-42")
     orders.claim(1)
+    orders.put(1, id="order-43")
+    stage.queue("orders", holder="web2:8").claim(1)
     busy = Busy(4, 1, "order-43", stage.clock.now() - 90_000)
     report = put_report("web2", Report({"web2:8": ["orders"]}, {}, {"orders": busy}))
     open_lane(stage.url, stage.clock).call(report)
     shown = text_of(ann.get("/workers").text)
     assert "order-43 1m30s" in shown
     assert "web1:7 1 orders" in shown
-    assert "web2:8 0 orders" in shown
+    assert "web2:8 1 orders" in shown
     assert "order-42 orders web1:7" in shown
 
 

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from bide.engines.memory import MemoryEngine
 from bide.lane.steps import run_steps
-from bide.model.commands import Claim, Purge, Put
+from bide.model.commands import Claim, Purge, Put, Release
 from bide.model.internal_queues import InternalQueue
 from bide.model.message import Item
 from bide.model.replies import Counts, Outcomes
@@ -185,6 +185,18 @@ def test_of_two_processes_of_one_name_the_living_one_says_how_busy_it_is() -> No
         (worker,) = listed.workers
         assert (worker.busy["orders"].longest, worker.silent) == ("order-1", None)
         store.now += SILENT - 6_000  # then the first of them is overdue
+
+
+def test_what_a_report_names_is_not_shown_once_the_worker_holds_nothing() -> None:
+    store = Store()
+    busy = {"orders": Busy(4, 1, "a", START, hours="09:00-18:00")}
+    store.do(Put("orders", [Item("a", b"1")]), Claim("orders", 1, 60_000, "web1:7"))
+    store.do(put_report("web1:7", Report({"web1:7": ["orders"]}, busy=busy)))
+    assert store.look("orders").workers["web1:7"].longest == ("orders", busy["orders"])
+    store.do(Release("orders", ["a"]))
+    worker = store.look("orders").workers["web1:7"]
+    assert (worker.holds, worker.longest) == (0, None)
+    assert worker.busy == {"orders": Busy(4, hours="09:00-18:00")}
 
 
 def test_it_is_kept_as_one_message_however_often_it_is_said() -> None:
