@@ -268,8 +268,8 @@ class PageView:
 
     @property
     def shown_store(self) -> str:
-        """The URL of the store without its password."""
-        return mask(self.store.url)
+        """The namespace of the visitor; without one, the URL of the store without its password."""
+        return self.access.namespace or mask(self.store.url)
 
     def own(self, queue: str) -> str:
         """Return the visitor's name of a queue."""

@@ -427,6 +427,9 @@ def test_a_visitor_sees_only_the_queues_of_their_patterns(stage: Stage) -> None:
     assert 'href="/queue?queue=orders"' in page
     assert "other" not in page
     assert "mail" not in page
+    assert stage.url in visitor.get("/").text
+    assert stage.url not in page
+    assert '<span class="store" title="shop">shop</span>' in page
     assert tenant.get("/queue?queue=other/orders").status == 400
 
 
