@@ -275,7 +275,7 @@ def test_messages_of_others_are_named_and_do_not_fail(
     result = run("check-deploy", target)
     assert (result.stdout, result.exit_code) == ("", 0)
     assert result.stderr.splitlines() == [
-        "all 1 pending message fit new_shop:app",
+        "the pending message fits new_shop:app",
         "not checked, new_shop:app has no handler for them: 6 messages in chores, todo",
     ]
     facts = json.loads(run("check-deploy", target, "--json").stdout)
@@ -291,7 +291,9 @@ def test_queues_of_other_apps_can_be_left_out(run: Bide, target: str, url: str) 
     assert [refusal[0] for refusal in refusals(result)] == ["third"]
     result = run("check-deploy", target, "--skip", "other-?", "--skip", "third", "--skip", "x*")
     assert result.exit_code == 0
-    assert re.match(r"--skip x\* names no queue in sqlite:///.*\nall 1 pending ", result.stderr)
+    assert re.match(
+        r"--skip x\* names no queue in sqlite:///.*\nthe pending message fits ", result.stderr
+    )
 
 
 def test_reasons_with_values_in_them_are_grouped(run: Bide, target: str, url: str) -> None:

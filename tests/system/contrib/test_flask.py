@@ -304,7 +304,7 @@ def test_flask_bide_lists_and_checks_the_tasks_of_the_application(tmp_path: Path
     assert bide_of("tasks").stdout == "task\texpire\torders\t(order: int)\t60000\t16\t\t10\t\n"
     assert bide_of("call", "shop:expire", "42").returncode == 0
     checked = bide_of("check-deploy")
-    assert (checked.returncode, "all 1 pending message fit" in checked.stderr) == (0, True)
+    assert (checked.returncode, "the pending message fits" in checked.stderr) == (0, True)
     assert bide_of("put", "orders", "5").returncode == 0
     assert bide_of("check-deploy").returncode == 1
 
@@ -325,7 +325,7 @@ def test_flask_bide_makes_the_application_once(tmp_path: Path) -> None:
     listed = run(app, "tasks", "--json")
     assert (listed.exit_code, '"queue":"orders"' in listed.output) == (0, True)
     checked = run(app, "check-deploy")
-    assert (checked.exit_code, "all 1 pending message fit" in checked.output) == (0, True)
+    assert (checked.exit_code, "the pending message fits" in checked.output) == (0, True)
 
 
 def test_check_deploy_makes_the_handlers_once(

@@ -72,6 +72,8 @@ class DeployReport:
         for refusal, count in self._counts.most_common():
             self._print_refusal(out, refusal, count)
         verdict = f"all {plural(total, 'pending message')} fit {target}"
+        if total == 1:
+            verdict = f"the pending message fits {target}"
         if self.refused:
             of_all = f"{self.refused:,} of {plural(total, 'pending message')}"
             verdict = f"{target} would refuse {of_all}"
