@@ -38,6 +38,9 @@ from bide.model.errors import InvalidArgument
 from bide.model.limits import check_whole
 from bide.model.times import Duration, format_duration, milliseconds
 
+LINGER = "50ms"
+"""How long a batch waits for more messages by default."""
+
 LINGER_MOST = 60_000
 """The longest time, in milliseconds, that a batch waits for more messages."""
 

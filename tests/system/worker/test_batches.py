@@ -444,11 +444,12 @@ def fine(bodies: list[str]) -> None: ...
         (fine, {"batch": 1}, "batch=1 must be"),
         (fine, {"batch": 1001}, "batch=1001 must be"),
         (fine, {"linger": "2m"}, "linger='2m' must be between 0 and 1 minute"),
+        (fine, {"batch": None, "linger": "1s"}, "has linger= without batch="),
         (fine, {"timeout": "1m"}, "has batch= and timeout=, and is a plain function"),
         (fine, {"still_wanted": fine}, "has batch= and still_wanted="),
         (fine, {"concurrency": 5}, "concurrency=5 is less than batch=10"),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_what_a_batch_handler_cannot_be(function: Any, options: Any, text: str) -> None:
     app = bide.App("memory://batches")

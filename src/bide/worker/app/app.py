@@ -9,7 +9,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar, overload
 import msgspec
 
 from bide.clock import SYSTEM_CLOCK, Clock
-from bide.consuming.batching import make_batch_handler
+from bide.consuming.batching import LINGER, make_batch_handler
 from bide.consuming.handler import (
     Middleware,
     check_is_no_generator,
@@ -180,7 +180,7 @@ class App(Periodic):
         retry: Backoff | None = None,
         still_wanted: Callable[..., Any] | None = None,
         batch: int | None = None,
-        linger: Duration = "50ms",
+        linger: Duration | None = None,
         within: Within | None = None,
         keep: Duration | None = None,
         history: Duration | None = None,
@@ -223,7 +223,7 @@ class App(Periodic):
                 `bide.Retry("busy")`. If it raises, all are released, which counts no attempt, and
                 each is delivered again alone, as is whatever has failed before. `timeout` is that
                 of a call, and only async functions have one.
-            linger: how long a batch waits for more messages, in real time.
+            linger: how long a batch waits for more messages, in real time; 50 ms by default.
             within: opens a transaction for each delivery, in which the message is acked, so that
                 it takes effect exactly once (PostgreSQL, SQLite): a function that returns a context
                 manager which yields a connection or session, commits at its end and rolls back if
@@ -268,6 +268,11 @@ class App(Periodic):
 
         def register(function: F) -> F:
             self._check_free(queue, "for several kinds of work in one queue use @app.job")
+            if batch is None and linger is not None:
+                raise InvalidArgument(
+                    f"{name_of(function)} has linger= without batch=; only batches wait for more "
+                    "messages"
+                )
             if batch is None:
                 handler = make_handler(
                     function,
@@ -293,7 +298,7 @@ class App(Periodic):
                 handler = make_batch_handler(
                     function,
                     batch,
-                    linger,
+                    LINGER if linger is None else linger,
                     timeout,
                     retry,
                     warn_after,
