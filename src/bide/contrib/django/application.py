@@ -44,8 +44,9 @@ class DjangoApp(ContextApp):
         lifespan: Lifespan | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        super().__init__(url or store_url(), lifespan=lifespan, clock=clock)
-        self._url_of_settings = None if url else self._url
+        named = store_url() if url is None else url
+        super().__init__(named, lifespan=lifespan, clock=clock)
+        self._url_of_settings = self._url if url is None else None
         """What the settings named when the app was made; `None`: it is on another store."""
         self._open_queues = OpenQueues(self._url_of_queues, clock, Queue, AsyncQueue)
 

@@ -93,7 +93,7 @@ def configured_url() -> str:
 
 def _named_url() -> str | None:
     """Return the URL in the settings or the environment; `None`: the store is in the database."""
-    return configuration().url or os.environ.get("BIDE_URL")
+    return configuration().url or os.environ.get("BIDE_URL") or None
 
 
 def _is_test() -> bool:
