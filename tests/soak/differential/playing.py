@@ -2,8 +2,8 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, closing
 from typing import Any, NamedTuple
 
 import bide
@@ -244,7 +244,9 @@ def last_look() -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _replies(store: Store, sequence: Sequence, names: Mapping[str, str]) -> Iterator[Plain]:
+def _replies(
+    store: Store, sequence: Sequence, names: Mapping[str, str]
+) -> Generator[Plain, None, None]:
     """Play a sequence on a store, and yield its replies.
 
     What is no error of bide is a reply of its own kind: no store may answer so.
@@ -270,9 +272,10 @@ def difference(sequence: Sequence, stores: list[Store]) -> Difference | None:
     expected_replies = list(_replies(specification, sequence, names))
     specification.lane.close()
     for store in stores:
-        pairs = zip(expected_replies, _replies(store, sequence, names), strict=True)
-        for place, (step, (expected, actual)) in enumerate(zip(steps, pairs, strict=True)):
-            is_bug = isinstance(actual, dict) and "bug" in actual
-            if actual != expected or is_bug:
-                return Difference(store.name, place, step, expected, actual)
+        with closing(_replies(store, sequence, names)) as replies:
+            pairs = zip(expected_replies, replies, strict=True)
+            for place, (step, (expected, actual)) in enumerate(zip(steps, pairs, strict=True)):
+                is_bug = isinstance(actual, dict) and "bug" in actual
+                if actual != expected or is_bug:
+                    return Difference(store.name, place, step, expected, actual)
     return None

@@ -77,7 +77,7 @@ class SqliteLines(Limiter):
         """Count the leased messages of each group, and line up the ready ones."""
         self._queue.limited, self.running = 1, self._queue.leased
         self._run(SQL.fill_lines, (self.row.queue,))
-        self._run(SQL.fill_groups, (self.row.queue, self.row.tag + 1))
+        self._run(SQL.fill_groups, (self.row.tag + 1, self.row.queue))
         for name, count in self._run(SQL.leased_by_group, (self.row.queue,)).fetchall():
             group = self._group(key_of(name))
             group.running += count
@@ -95,7 +95,8 @@ class SqliteLines(Limiter):
         """Forget idle groups whose rate does not hold them any more. A claim does so first."""
         rate = self.row.group_rate
         served_until = self.now - CREDIT - rate if rate else EVERYTHING
-        if self._run(SQL.forget_groups, (self.row.queue, served_until, PROMOTE)).rowcount:
+        idle = {"queue": self.row.queue, "served_until": served_until, "most": PROMOTE}
+        if self._run(SQL.forget_groups, idle).rowcount:
             self._groups.clear()  # some of them may be those that were deleted
 
     def wake(self) -> None:
@@ -231,8 +232,9 @@ class SqliteLines(Limiter):
     def _save(self, group: Group) -> None:
         """Write a group, with the head that it is to have."""
         without_line = NO_HEAD if group.running else IDLE_GROUP
-        values = msgspec.structs.astuple(group)
-        self._run(SQL.save_group, (self.row.queue, *values, self._place(group), without_line))
+        queue, values = self.row.queue, msgspec.structs.astuple(group)
+        places = without_line, self._place(group)
+        self._run(SQL.save_group, (queue, *values, *places, queue, group.key))
 
     def _first(self, statement: str, place: int) -> Group | None:
         """Return the first group of a place; correct groups that have another one by now.

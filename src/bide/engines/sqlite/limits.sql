@@ -12,11 +12,11 @@ INSERT OR REPLACE INTO bide_limit ({limits}) VALUES (?, ?, ?, ?, ?, ?, ?);
 SELECT key, running, tag, last FROM bide_group WHERE queue = ? AND key = ?;
 
 -- name: save_group
--- With the first message of its line. The last two parameters are its place with a line, and without.
+-- With the first message of its line. Parameters: the group, its place without a line, and with one; its key.
 INSERT OR REPLACE INTO bide_group (queue, key, running, tag, last, place, rank, seq)
-SELECT ?1, ?2, ?3, ?4, ?5, iif(l.seq IS NULL, ?7, ?6), l.rank, l.seq
+SELECT ?, ?, ?, ?, ?, iif(l.seq IS NULL, ?, ?), l.rank, l.seq
 FROM (SELECT 1) LEFT JOIN (
-  SELECT rank, seq FROM bide_line WHERE queue = ?1 AND key = ?2 ORDER BY rank, seq LIMIT 1
+  SELECT rank, seq FROM bide_line WHERE queue = ? AND key = ? ORDER BY rank, seq LIMIT 1
 ) AS l;
 
 -- name: head
@@ -38,9 +38,10 @@ SELECT key, running, tag, last FROM bide_group
 WHERE queue = ? AND place = ? AND place <> HEAD_COMPETES AND last <= ? ORDER BY last, key LIMIT ?;
 
 -- name: forget_groups
-DELETE FROM bide_group WHERE queue = ?1 AND key IN (
-  SELECT key FROM bide_group WHERE queue = ?1 AND place = IDLE_GROUP AND place <> HEAD_COMPETES AND last <= ?2
-  ORDER BY last, key LIMIT ?3);
+DELETE FROM bide_group WHERE queue = :queue AND key IN (
+  SELECT key FROM bide_group
+  WHERE queue = :queue AND place = IDLE_GROUP AND place <> HEAD_COMPETES AND last <= :served_until
+  ORDER BY last, key LIMIT :most);
 
 -- name: fill_lines
 INSERT INTO bide_line (queue, key, rank, seq)
@@ -48,11 +49,11 @@ SELECT p.queue, iif(m."group" IS NULL, '', '=' || m."group"), p.rank, p.seq
 FROM bide_pending p CROSS JOIN bide_message m ON m.seq = p.seq WHERE p.queue = ? AND p.state = READY_STATE;
 
 -- name: fill_groups
--- The groups that have a line; none of them has been served.
+-- The groups that have a line; none of them has been served. Parameters: the tag of all, and the queue.
 INSERT INTO bide_group (queue, key, running, tag, last, place, rank, seq)
-SELECT queue, key, 0, ?2, 0, HEAD_COMPETES, rank, seq FROM (
+SELECT queue, key, 0, ?, 0, HEAD_COMPETES, rank, seq FROM (
   SELECT *, row_number() OVER (PARTITION BY key ORDER BY rank, seq) AS nth
-  FROM bide_line WHERE queue = ?1
+  FROM bide_line WHERE queue = ?
 ) WHERE nth = 1;
 
 -- name: insert_line

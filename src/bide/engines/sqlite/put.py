@@ -144,7 +144,7 @@ def _store_new(queue: SqliteQueue, items: Sequence[Item], base: int) -> dict[int
         else:
             dues.append(due)
             outcomes[seq] = Outcome(item.id, True, "ready" if due <= now else "delayed", due)
-    queue.run(SQL.delay_after, (base,))
+    queue.run(SQL.delay_after, (base, base))
     queue.count_hours(dues, 1)
     row.delayed += len(dues)
     row.dead += len(outcomes) - len(dues)

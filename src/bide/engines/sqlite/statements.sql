@@ -2,7 +2,7 @@
 -- in reading.sql, limited queues in limits.sql. See schema.sql for the tables.
 --
 -- Parameters are `:name` where one is needed twice or there are many, else `?` in the order of the
--- text; `?1` where most commands run the statement, since the driver takes longer over names. In `json_each`
+-- text, also where most commands run the statement, since the driver takes longer over names. In `json_each`
 -- there is a JSON array: of ids, or of sequence numbers. Names in braces are the columns of a row in
 -- tables.py. Names in capitals that are no words of SQL are those of constants.py.
 --
@@ -133,7 +133,7 @@ SELECT seq FROM bide_message WHERE seq > ?;
 -- The messages just inserted, but for dead letters.
 INSERT INTO bide_pending (queue, state, rank, seq)
 SELECT queue, DELAYED_STATE, due * PRIORITIES + MAX_PRIORITY - priority, seq FROM bide_message
-WHERE seq > ?1 AND seq NOT IN (SELECT seq FROM bide_aside WHERE seq > ?1);
+WHERE seq > ? AND seq NOT IN (SELECT seq FROM bide_aside WHERE seq > ?);
 
 -- name: insert_pending
 INSERT INTO bide_pending (queue, state, rank, seq) VALUES (?, ?, ?, ?);
@@ -147,11 +147,11 @@ INSERT INTO bide_aside (seq, queue, state, ended) VALUES (?, ?, ?, ?);
 -- In the order of the ids. Parameters: whether bodies are wanted, whether messages of the queue are
 -- ready, the ids, the queue.
 SELECT {perhaps_body},
-       coalesce(a.state, CASE WHEN l.seq IS NOT NULL THEN LEASED_STATE WHEN NOT ?2 THEN DELAYED_STATE ELSE EXISTS (
+       coalesce(a.state, CASE WHEN l.seq IS NOT NULL THEN LEASED_STATE WHEN NOT ? THEN DELAYED_STATE ELSE EXISTS (
          SELECT 1 FROM bide_pending p WHERE p.queue = m.queue AND p.state = READY_STATE
          AND p.rank = (MAX_PRIORITY - m.priority) * STRIPE + m.due AND p.seq = m.seq) END),
        0, {lease}, a.ended, s.item
-FROM json_each(?3) j CROSS JOIN bide_message m ON m.queue = ?4 AND m.id = j.value
+FROM json_each(?) j CROSS JOIN bide_message m ON m.queue = ? AND m.id = j.value
   LEFT JOIN bide_lease l ON l.seq = m.seq LEFT JOIN bide_aside a ON a.seq = m.seq
   LEFT JOIN bide_successor s ON s.queue = m.queue AND s.id = m.id;
 

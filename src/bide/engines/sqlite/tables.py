@@ -298,7 +298,7 @@ class Statements:
         set_fields = [name for name in QueueRow.__struct_fields__ if name not in FLOW]
         columns = {
             "message": message,
-            "perhaps_body": message.replace('m."data"', 'iif(?1, m."data", NULL)'),
+            "perhaps_body": message.replace('m."data"', 'iif(?, m."data", NULL)'),
             "lease": "l.token, l.holder, l.until, l.since, coalesce(l.extended, 0), "
             "l.stopping, l.progress",
             "queue": ", ".join(set_fields),
