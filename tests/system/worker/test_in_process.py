@@ -21,6 +21,7 @@ from bide.lane.lane import Lane
 from bide.model.commands import Command, Scan
 from bide.model.replies import Page, Reply
 from bide.observing import heartbeat
+from bide.testing import ScratchStore
 from bide.testing.faults import EngineWrapper
 from bide.worker.process.in_process import InProcessWorker
 from bide.worker.process.runner import Runner
@@ -325,6 +326,15 @@ def test_a_cancelled_program_ends_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     play(story())
     assert caplog.text == ""
+
+
+def test_in_a_test_with_a_store_of_its_own_nobody_waits_for_it(bide_store: ScratchStore) -> None:
+    async def story() -> None:
+        async with app_of("memory://", []).running() as worker:
+            await worker.ready()
+            assert worker.trouble() is None
+
+    play(story())
 
 
 def test_what_cannot_run_is_refused_at_once() -> None:

@@ -70,7 +70,10 @@ class InProcessWorker:
         return self._failure or self._runner.trouble()
 
     async def ready(self) -> None:
-        """Wait until messages are claimed for the first time."""
+        """Wait until messages are claimed for the first time.
+
+        In a test that uses `bide_store` it does not wait.
+        """
         await self._ready.wait()
 
     async def __aenter__(self) -> Self:
@@ -80,6 +83,7 @@ class InProcessWorker:
             raise WrongContext("this worker has run already; call app.running() for another one")
         if stand_in() is not None:
             self._is_idle = True
+            self._ready.set()
             return self
         number = next(_numbers)
         # The first one has the usual name of a worker of this process.
