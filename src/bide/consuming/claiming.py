@@ -3,6 +3,8 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from bide.clock import sleep
 from bide.consuming.handling import Handling
@@ -221,11 +223,19 @@ class Claimer(ABC):
         """Note the time of the store's clock."""
         self._store_ahead = reply.now - self._clock.now()
 
-    def _open_seconds(self) -> float:
-        """Return for how long to wait for messages at most: until the window closes."""
+    @contextmanager
+    def _recalled_at_closing(self) -> Iterator[None]:
+        """Recall the claim of this block when the window closes."""
         window, now = self.queue_handlers.window, self._store_now
         closing = None if window is None or now is None else window.closing(now)
-        return FOREVER if closing is None or now is None else (closing - now) / 1000
+        if closing is None or now is None:
+            yield
+            return
+        timer = self._clock.call_later(self._loop, (closing - now) / 1000, self.recall)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _claim_of(self, count: int) -> Claim:
         handlers = self.queue_handlers
@@ -233,7 +243,9 @@ class Claimer(ABC):
 
     async def ask(self, command: Claim) -> Claimed:
         """Wait for messages, also while the store is unavailable."""
-        before, wait = self._overdue.before_claim, self._open_seconds()
-        reply = await self._store_client.patiently(Claimed, command, self, wait, before)
+        # For ever even with a window: a shorter wait would not tell which messages died.
+        before = self._overdue.before_claim
+        with self._recalled_at_closing():
+            reply = await self._store_client.patiently(Claimed, command, self, FOREVER, before)
         self._note_time(reply)
         return reply

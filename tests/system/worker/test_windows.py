@@ -115,7 +115,7 @@ def test_what_a_claim_brings_too_late_is_returned(
 
         async with scene.at_work() as runner:
             consumer = runner.consumers["q"]
-            await until(lambda: consumer.claim_task is not None)
+            await until(lambda: any(claims(scene)))
             scene.clock.set_wall(round(FRIDAY.replace(hour=18).timestamp() * 1000))
             await scene.put(1)
             await scene.pass_time(lambda: scene.sent(RetryCommand), 0.5)
@@ -124,6 +124,22 @@ def test_what_a_claim_brings_too_late_is_returned(
             assert (returned.release, returned.delay) == (True, 0)
             assert (await scene.find("q-0")).attempt == 0
             assert consumer.opens is not None
+
+    scene.play(story())
+
+
+def test_messages_that_die_during_a_claim_are_counted(scene: Scene) -> None:
+    async def story() -> None:
+        @scene.app.handler("q", window=OFFICE)
+        async def call(_: Any) -> None:
+            raise AssertionError("it is dead")
+
+        await scene.put(1, attempts=1)
+        await scene.lane.acall(Claim("q", 1, 60_000, "one that dies"))
+        async with scene.at_work() as runner:
+            await until(lambda: any(claims(scene)))
+            await scene.pass_time(lambda: scene.counts_in_file("q").sizes.dead, 5)
+            await scene.pass_time(lambda: runner.tallies()["q"].outcomes.get("dead"), 0.5)
 
     scene.play(story())
 
