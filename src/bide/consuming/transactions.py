@@ -43,7 +43,7 @@ def in_transaction(handler: Handler, within: Within) -> Handler:
                 f"within= of {name} returned {type(transaction).__name__}, and the handler needs "
                 f"a context manager that `{word}` takes"
             )
-        return transaction
+        return _WholeTransaction(transaction, name)
 
     def in_thread(handling: Handling) -> Any:
         with open_transaction("__enter__", "with") as connection:
@@ -60,6 +60,42 @@ def in_transaction(handler: Handler, within: Within) -> Handler:
         return returned
 
     return replace(handler, call=on_loop if handler.is_async else in_thread)
+
+
+class _WholeTransaction:
+    """A transaction whose end hides nothing that its handler raises: it may have rolled back.
+
+    Args:
+        transaction: what `within` has returned.
+        name: of the handler, for the error.
+    """
+
+    def __init__(self, transaction: Any, name: str) -> None:
+        self._transaction = transaction
+        self._name = name
+
+    def __enter__(self) -> Any:
+        return self._transaction.__enter__()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._check(self._transaction.__exit__(kind, error, trace), error)
+
+    async def __aenter__(self) -> Any:
+        return await self._transaction.__aenter__()
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._check(await self._transaction.__aexit__(kind, error, trace), error)
+
+    def _check(self, is_swallowed: Any, error: BaseException | None) -> None:
+        """Raise an error instead of one that the transaction has swallowed.
+
+        What is no `Exception`, such as a cancellation, is raised in any case.
+        """
+        if is_swallowed and isinstance(error, Exception):
+            raise RuntimeError(
+                f"within= of {self._name} has swallowed the {type(error).__name__} of its handler, "
+                "so nothing was acked; let it pass the exception on"
+            ) from error
 
 
 def _give_connection(handling: Handling, connection: object) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -413,3 +413,35 @@ def test_a_handler_whose_transaction_is_none_fails_with_the_fix(shop: Shop) -> N
     (dead,) = shop.queue.dead()
     assert "yields nothing; it must yield the connection" in dead.failures[0].reason
     assert "a context manager that `async with` takes" in wrong.failures[0].reason
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_transaction_that_swallows_an_error_fails_with_the_cause(
+    shop: Shop, is_async: bool
+) -> None:
+    @contextmanager
+    def plain() -> Iterator[sqlalchemy.Connection]:
+        with suppress(ZeroDivisionError), shop.engine.begin() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def asynchronous() -> AsyncIterator[sqlalchemy.Connection]:
+        with plain() as connection:
+            yield connection
+
+    def handle(body: str, within: sqlalchemy.Connection) -> None:
+        raise ZeroDivisionError("rolled back")
+
+    async def handle_async(body: str, within: sqlalchemy.Connection) -> None:
+        handle(body, within)
+
+    once = bide.Backoff(attempts=1)
+    if is_async:
+        shop.app.handler("q", within=asynchronous, retry=once)(handle_async)
+    else:
+        shop.app.handler("q", within=plain, retry=once)(handle)
+    shop.queue.put("a")
+    play(shop, lambda: shop.queue.counts().sizes.dead == 1)
+    (dead,) = shop.queue.dead()
+    assert "has swallowed the ZeroDivisionError of its handler" in dead.failures[0].reason
+    assert "rolled back" in dead.failures[0].reason
