@@ -86,7 +86,7 @@ class Consumer(Claimer):
         self._summary = delivery_log.DeliverySummary(
             queue_handlers.queue, store_client.clock.monotonic()
         )
-        self._run = HandlerRunner(middleware, queue_handlers.concurrency, self._ended)
+        self._run = HandlerRunner(middleware, queue_handlers.concurrency, self._ended, self._left)
         self._lease = queue_handlers.lease / 1000  # in seconds
         self._settling = Settling(queue_handlers.queue, store_client)
         self.late_causes = LateCauses(
@@ -590,18 +590,28 @@ class Consumer(Claimer):
         handling.timed_out = True
         if handling.outcome_ignored:
             return
-        handling.took = self._clock.monotonic() - handling.began
         verdict = settling.judge_delivery(handling, asyncio.CancelledError(), self._chance())
+        self._settle_running(handling, verdict, "its timeout")
+
+    def _left(self, handling: Handling, error: BaseException | None) -> None:
+        """Settle a delivery whose middleware has ended while its plain handler still runs."""
+        if not handling.outcome_ignored:
+            verdict = ACK if error is None else self.judge(handling, error)
+            self._settle_running(handling, verdict, "its middleware has ended")
+
+    def _settle_running(self, handling: Handling, verdict: Verdict, after: str) -> None:
+        """Settle a delivery whose handler still runs, and log after what it does."""
+        handling.took = self._clock.monotonic() - handling.began
         self._settling.add(handling, verdict)
         handling.lose()
         delivery_log.log(
             logging.ERROR,
             handling,
             "timeout",
-            "%s is still running after its timeout and keeps its slot; %d of %d slots are taken "
-            "this way. Let it check delivery.lost; an async one must raise asyncio.CancelledError "
-            "again",
+            "%s is still running after %s and keeps its slot; %d of %d slots are taken this way. "
+            "Let it check delivery.lost; an async one must raise asyncio.CancelledError again",
             handling.handler.name,
+            after,
             sum(other.overran for other in self.running),
             self.queue_handlers.concurrency,
         )

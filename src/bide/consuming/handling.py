@@ -88,6 +88,7 @@ class Handling(Delivery):
         "expires",
         "extra_argument",
         "handler",
+        "in_thread",
         "joined",
         "keeps_result",
         "limited",
@@ -148,6 +149,8 @@ class Handling(Delivery):
         """What the `within` of its handler has opened."""
         self.task: asyncio.Task[BaseException | None] | None = None
         """The task that runs it on the loop."""
+        self.in_thread: asyncio.Future[BaseException | None] | None = None
+        """Done when the thread has returned that runs it below middleware; `None`: none does."""
         self.thread: int | None = None
         """The number of the thread in which its plain handler runs."""
         self.timers: tuple[Timer, ...] = ()
@@ -261,9 +264,11 @@ class Handling(Delivery):
     def overran(self) -> bool:
         """Whether it goes on though it was given up: past its timeout, or when it was to stop.
 
-        What it raises does not count. One whose lease was lost has until its timeout to end.
+        What it raises does not count. One whose lease was lost has until its timeout to end, or
+        until its middleware waits no longer.
         """
-        return (self.timed_out or self.stopping) and self.outcome_ignored
+        was_left = self.in_thread is not None and self.task is None
+        return (self.timed_out or self.stopping or was_left) and self.outcome_ignored
 
     def lose(self) -> None:
         """Tell the handler that its outcome no longer counts."""

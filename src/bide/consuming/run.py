@@ -18,6 +18,7 @@ from bide.consuming.handler_threads import HandlerThreads
 from bide.consuming.handling import Handling
 from bide.queue.delivery import CURRENT
 from bide.queue.spans import is_traced
+from bide.tasks import cancel, to_the_end
 
 PATIENCE = 0.001
 """Seconds that a call waits for a busy thread before another thread is used. Fast handlers need few
@@ -175,11 +176,16 @@ class HandlerRunner:
         middleware: outermost first.
         concurrency: the maximum number of threads for plain handlers.
         ended: called on the loop with each ended delivery, and what it raised.
+        left: called before that, in the same way, if its middleware has ended while its plain
+            handler still runs.
     """
 
-    def __init__(self, middleware: Sequence[Middleware], concurrency: int, ended: Ended) -> None:
+    def __init__(
+        self, middleware: Sequence[Middleware], concurrency: int, ended: Ended, left: Ended
+    ) -> None:
         self._middleware = middleware
         self._ended = ended
+        self._left = left
         self._loop = asyncio.get_running_loop()
         self.threads = Threads(concurrency)
         self._context = copy_context()  # each delivery gets a copy: what one sets, no other sees
@@ -230,36 +236,67 @@ class HandlerRunner:
     async def _run_middleware(self, middleware: Middleware, handling: Handling, depth: int) -> None:
         """Run a middleware, and see that it has awaited what is inside, if it has called that."""
         calls: list[Coroutine[Any, Any, None]] = []
+        tasks: dict[int, asyncio.Task[Any] | None] = {}  # by place: those that run a call
+
+        async def inside(place: int) -> None:
+            tasks[place] = asyncio.current_task()
+            await self._through(handling, depth + 1)
 
         def go_on() -> Coroutine[Any, Any, None]:
-            calls.append(self._through(handling, depth + 1))
+            calls.append(inside(len(calls)))
             return calls[-1]
 
-        await middleware(handling, go_on)
-        if all(inspect.getcoroutinestate(call) == inspect.CORO_CLOSED for call in calls):
-            return
-        for call in calls:
-            if inspect.getcoroutinestate(call) == inspect.CORO_CREATED:
-                call.close()  # else Python warns that it was never awaited
-        raise NotAwaited(
-            f"the middleware {name_of(middleware)} called go_on() without await, so "
-            f"{handling.handler.name} has not run to its end; write `await go_on()`"
-        )
+        try:
+            await middleware(handling, go_on)
+        finally:
+            unfinished = [
+                place
+                for place, call in enumerate(calls)
+                if inspect.getcoroutinestate(call) != inspect.CORO_CLOSED
+            ]
+            if unfinished:
+                for place in unfinished:
+                    if place not in tasks:
+                        calls[place].close()  # else Python warns that it was never awaited
+                await _end({tasks.get(place) for place in unfinished})
+        if unfinished:
+            raise NotAwaited(
+                f"the middleware {name_of(middleware)} called go_on() without await, so "
+                f"{handling.handler.name} has not run to its end; write `await go_on()`"
+            )
 
     async def _in_thread(self, handling: Handling) -> None:
-        """Run a plain handler in a thread, and raise what it raises."""
-        raised: asyncio.Future[BaseException | None] = self._loop.create_future()
+        """Run a plain handler in a thread, and raise what it raises.
+
+        The call goes on if nobody waits for it any more.
+        """
+        while handling.in_thread is not None:  # middleware tries again, and waits for no first call
+            await asyncio.shield(handling.in_thread)
+        call: asyncio.Future[BaseException | None] = self._loop.create_future()
 
         def ended(_: Handling, error: BaseException | None) -> None:
-            if not raised.done():
-                raised.set_result(error)
+            handling.in_thread = None
+            call.set_result(error)
 
         self.threads.call(handling, copy_context(), ended)
-        if (error := await raised) is not None:
+        handling.in_thread = call
+        if (error := await asyncio.shield(call)) is not None:
             raise error
 
     def _finish(self, handling: Handling, task: "asyncio.Task[BaseException | None]") -> None:
         """Report the end of a task: `_attend` returns all errors, so that they are its result."""
         handling.task = None
         # A task that was cancelled before its first step has not called `_attend`.
-        self._ended(handling, asyncio.CancelledError() if task.cancelled() else task.result())
+        error = asyncio.CancelledError() if task.cancelled() else task.result()
+        if handling.in_thread is None:
+            self._ended(handling, error)
+        else:  # else another delivery of its message could begin beside it
+            self._left(handling, error)
+            handling.in_thread.add_done_callback(lambda _: self._ended(handling, error))
+
+
+async def _end(tasks: "set[asyncio.Task[Any] | None]") -> None:
+    """Cancel tasks of a middleware in which a handler runs, and wait until they have ended."""
+    current = asyncio.current_task()
+    if others := [task for task in tasks if task is not None and task is not current]:
+        await to_the_end(cancel(others))

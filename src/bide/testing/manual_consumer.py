@@ -150,6 +150,10 @@ class ManualConsumer(Consumer):
         self._raised[handling] = error
         super()._ended(handling, error)
 
+    def _left(self, handling: Handling, error: BaseException | None) -> None:
+        self._raised[handling] = error
+        super()._left(handling, error)
+
     def _settled(self, pairs: Pairs, outcomes: list[Outcome]) -> None:
         """Keep what became of each delivery, for the test that ran it."""
         super()._settled(pairs, outcomes)

@@ -393,7 +393,7 @@ class Stage:
         is_async = iscoroutinefunction(function)
         self.handler = Handler("handle", function, is_async)
         self.ended: dict[int, BaseException | None] = {}
-        self.run = HandlerRunner((), concurrency, self._end)
+        self.run = HandlerRunner((), concurrency, self._end, self._end)
         self._changed = asyncio.Event()
         self._count = 0
 
@@ -727,6 +727,77 @@ def test_what_a_plain_handler_raises_comes_through_middleware(
         async with scene.at_work():
             await scene.dead(1)
         assert "x" in str(error) or "SystemExit" in ((await scene.find("q-0")).error or "")
+
+    scene.play(story())
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_what_middleware_leaves_running_ends_before_its_delivery(
+    scene: Scene, raises: bool
+) -> None:
+    async def story() -> None:
+        steps: list[str] = []
+        begun = asyncio.Event()
+
+        @scene.app.middleware
+        async def hasty(delivery: bide.Handling, go_on: Callable[[], Awaitable[None]]) -> None:
+            inside = asyncio.ensure_future(go_on())
+            await begun.wait()
+            assert not inside.done()
+            if raises:
+                raise bide.Bury("it takes too long")
+
+        @scene.app.handler("q")
+        async def handle(_: Any) -> None:
+            try:
+                begun.set()
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                steps.append("cleaned up")
+
+        await scene.put(1)
+        async with scene.at_work():
+            await scene.dead(1)
+            steps.append("dead")
+        assert steps == ["cleaned up", "dead"]
+
+    scene.play(story())
+
+
+def test_middleware_that_tries_again_waits_for_the_first_call(scene: Scene) -> None:
+    async def story() -> None:
+        limits: list[asyncio.Timeout] = []
+        steps: list[str] = []
+        over = threading.Event()
+
+        @scene.app.middleware
+        async def twice(delivery: bide.Handling, go_on: Callable[[], Awaitable[None]]) -> None:
+            try:
+                async with asyncio.timeout(None) as limit:
+                    limits.append(limit)
+                    await go_on()
+            except TimeoutError:
+                first_call = delivery.in_thread
+                again = asyncio.ensure_future(go_on())
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                assert delivery.in_thread is first_call is not None
+                over.set()
+                await again
+
+        def handle(_: Any) -> None:
+            steps.append("begun")
+            over.wait(BOUND)
+            steps.append("ended")
+
+        scene.app.handler("q")(handle)
+        await scene.put(1)
+        async with scene.at_work():
+            await until(lambda: steps)
+            limits[0].reschedule(0)
+            await scene.acked(1)
+        assert steps == ["begun", "ended"] * 2
 
     scene.play(story())
 

@@ -557,6 +557,47 @@ def test_a_plain_handler_that_takes_too_long_is_told_and_tried_again(
     assert "1 of 2 slots are taken this way" in caplog.text
 
 
+def test_a_plain_handler_past_the_limit_of_its_middleware_keeps_its_place(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its place was free while its thread was not, and its retry ran beside it."""
+    limits: list[asyncio.Timeout] = []
+    running: list[int] = []
+    over = threading.Event()
+
+    async def story() -> None:
+        @scene.app.middleware
+        async def limit(delivery: bide.Handling, go_on: Callable[[], Awaitable[None]]) -> None:
+            async with asyncio.timeout(None) as limit:
+                limits.append(limit)
+                await go_on()
+
+        def handle(body: Any, delivery: bide.Handling) -> None:
+            running.append(delivery.attempt)
+            if delivery.attempt == 1:
+                assert delivery.lost.wait(PATIENCE)
+                over.wait(PATIENCE)
+            assert running == [delivery.attempt]
+            running.clear()
+
+        scene.app.handler("q", concurrency=1)(handle)
+        await scene.put(1)
+        async with scene.at_work() as runner:
+            consumer = runner.consumers["q"]
+            await until(lambda: running)
+            limits[0].reschedule(0)
+            await scene.delayed(1)
+            assert [handling.overran for handling in consumer.running] == [True]
+            scene.clock.advance(11)
+            assert consumer.stuck
+            over.set()
+            await until(lambda: not consumer.running)
+            await scene.acked(1)
+
+    scene.play(story())
+    assert "is still running after its middleware has ended and keeps its slot" in caplog.text
+
+
 def test_a_plain_handler_does_not_begin_after_its_timeout(scene: Scene) -> None:
     """Its middleware has waited for too long; the next attempt may run elsewhere."""
 
