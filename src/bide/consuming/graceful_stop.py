@@ -1,6 +1,7 @@
 """Stop consumers: let handlers finish, interrupt the others, release their messages.
 
-If a part of the worker has failed, nothing is left that would extend leases: see `release_all`.
+If a part of the worker has failed, or its stop was cancelled, nothing is left that would extend
+leases: see `release_all`.
 """
 
 import asyncio
@@ -63,6 +64,9 @@ async def stop(
                 await first_of(all_quiet, sleep(clock, seconds), *tasks)
         if not all_quiet.done():
             _log.error("the last messages could not be settled in the store; their leases expire")
+    except BaseException:  # a part has failed, or the stop was cancelled
+        await release_all(consumers, clock)
+        raise
     finally:
         await cancel([all_quiet])
         for consumer in consumers:
@@ -73,7 +77,8 @@ async def release_all(consumers: Sequence[Consumer], clock: Clock) -> None:
     """Interrupt all handlers at once, and release their messages as far as that is possible.
 
     Args:
-        consumers: of a worker of which a part has failed, perhaps one of them.
+        consumers: of a worker that was cancelled, or of which a part has failed, perhaps one of
+            them.
         clock: measures the wait.
     """
     opened = [consumer for consumer in consumers if consumer.chores]
@@ -83,7 +88,8 @@ async def release_all(consumers: Sequence[Consumer], clock: Clock) -> None:
         consumer.release_running(interrupt=False)
     settling = [consumer for consumer in opened if consumer.settles]
     all_quiet = asyncio.gather(*[consumer.until_quiet() for consumer in settling])
+    ends = [asyncio.wait([consumer.chores[0]]) for consumer in settling]  # nothing settles then
     try:
-        await first_of(all_quiet, sleep(clock, FAREWELL))
+        await first_of(all_quiet, sleep(clock, FAREWELL), *ends)
     finally:
         await cancel([all_quiet])

@@ -21,7 +21,6 @@ from bide.lane.lane import Lane
 from bide.model.commands import Command, Scan
 from bide.model.replies import Page, Reply
 from bide.observing import heartbeat
-from bide.testing import ScratchStore
 from bide.testing.faults import EngineWrapper
 from bide.worker.process.in_process import InProcessWorker
 from bide.worker.process.runner import Runner
@@ -328,11 +327,51 @@ def test_a_cancelled_program_ends_it(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.text == ""
 
 
-def test_in_a_test_with_a_store_of_its_own_nobody_waits_for_it(bide_store: ScratchStore) -> None:
+@pytest.mark.parametrize("cancels", [1, 2])
+def test_a_program_that_is_cancelled_at_its_end_releases_messages(cancels: int) -> None:
     async def story() -> None:
-        async with app_of("memory://", []).running() as worker:
-            await worker.ready()
-            assert worker.trouble() is None
+        app = bide.App("memory://")
+        steps: list[str] = []
+        began, leaving, interrupted = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        @app.handler("q")
+        async def handle(body: Any, delivery: bide.Handling) -> None:
+            try:
+                began.set()
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                interrupted.set()
+                if cancels == 2:
+                    await asyncio.Event().wait()
+                raise
+            finally:
+                steps.append("handler")
+
+        async def program() -> None:
+            async with app.running(grace="1h"):
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    leaving.set()
+
+        async with bide.AsyncQueue("q", "memory://") as queue:
+            task = asyncio.create_task(program())
+            await queue.put(1, id="m")
+            await began.wait()
+            task.cancel()
+            await leaving.wait()
+            task.cancel()
+            if cancels == 2:
+                await interrupted.wait()
+                task.cancel()
+            await asyncio.wait([task])
+            steps.append("program")
+            assert task.cancelled()
+            if cancels == 1:
+                assert steps == ["handler", "program"]
+            (delivery,) = await queue.claim(wait=BOUND)
+            assert delivery.attempt == 1
+            await until(lambda: "handler" in steps)
 
     play(story())
 
@@ -364,6 +403,7 @@ def test_in_a_test_with_a_store_of_its_own_it_claims_nothing(bide_store: Any) ->
     async def story() -> None:
         async with bide.AsyncQueue("q") as queue, app.running() as worker:
             await queue.put(1)
+            await worker.ready()
             assert worker.trouble() is None
 
     play(story())

@@ -32,6 +32,9 @@ class InProcessWorker:
     A worker that fails is logged and begins again, as `bide worker` would replace its process. In a
     test that uses `bide_store` it claims nothing: there `bide_worker` runs handlers.
 
+    A program that is cancelled at the end of the block hurries: the messages of handlers that run
+    are released at once.
+
     Args:
         app: what to run.
         queues: only these; all that have a handler by default.
@@ -102,6 +105,11 @@ class InProcessWorker:
             self._task.cancel()  # it may wait for a store or a lifespan for ever
         try:
             await asyncio.wait([self._task])
+        except asyncio.CancelledError:
+            if self._runner.at_work:
+                self._runner.stop(hurry=True)
+                await asyncio.wait([self._task])
+            raise
         finally:
             self._task.cancel()  # if this was cancelled while it waited
 

@@ -267,7 +267,7 @@ class Runner:
             if rest := unfinished(consumers):
                 _log.info("stopping; %s, with %g s to finish", rest, self.grace)
             await stop(consumers, store_client.clock, self.grace, self._hurrying, chores)
-        except Exception:
+        except (Exception, asyncio.CancelledError):
             await release_all(list(self.consumers.values()), store_client.clock)
             raise
         finally:
