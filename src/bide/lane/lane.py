@@ -16,6 +16,7 @@ import os
 import threading
 from collections.abc import Callable
 from types import BuiltinFunctionType
+from typing import Any, overload
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.engines.port import Engine, Identity
@@ -76,6 +77,7 @@ class Lane(LaneThread):
         super()._reset()
         self._reads = self if self._reads is self else None
 
+    @overload
     def call(
         self,
         command: Command,
@@ -83,16 +85,35 @@ class Lane(LaneThread):
         wait: float | None = None,
         *,
         identity: Identity | None = None,
-    ) -> Reply:
-        """Execute a command, and block until its reply is there.
+    ) -> Reply: ...
+    @overload
+    def call(
+        self,
+        command: Command,
+        owner: object,
+        wait: float | None,
+        result_of: Callable[[Any], Any] | None,
+    ) -> Any: ...
+    def call(
+        self,
+        command: Command,
+        owner: object = None,
+        wait: float | None = None,
+        result_of: Callable[[Any], Any] | None = None,
+        *,
+        identity: Identity | None = None,
+    ) -> Any:
+        """Execute a command, and block until its reply is there; return that.
 
         A claim that does not wait asks again while all that it finds goes back, unless it has an
-        `identity`: then the other process does, with another one.
+        `identity`: then the other process does, with another one. If an exception strikes before
+        this returns, what a claim has brought is released.
 
         Args:
             command: the command.
             owner: the queue object that calls; see `release`.
             wait: for a claim: how many seconds it waits; `FOREVER` ends when messages died, too.
+            result_of: makes of the reply what this returns.
             identity: of the command, if another process sent it and may send it again.
 
         Raises:
@@ -103,23 +124,30 @@ class Lane(LaneThread):
         if os.getpid() != forks.process:
             forks.notice_fork()
         if command.only_reads and (reads := self._reader()) is not self:
-            return reads.call(command, owner)
+            return reads.call(command, owner, None, result_of)
+        reply: Reply | None = None
         replies: list[Claimed] = []
         try:
-            while True:
-                reply = self._execute_now(command, identity)
-                if reply is None or (wait and is_empty(command, reply)):
-                    deadline = None if wait is None else self.clock.monotonic() + wait
-                    request = BlockingRequest(command, owner, deadline, identity)
-                    reply = self._submit_and_wait(request)
-                if type(reply) is not Claimed:
-                    return reply
-                replies.append(reply)
-                if wait or identity is not None or not is_to_ask_again(command, replies):
-                    return last_of(replies)
-        finally:
-            if waiting_lines:
-                write_lines()
+            try:
+                while True:
+                    reply = self._execute_now(command, identity)
+                    if reply is None or (wait and is_empty(command, reply)):
+                        deadline = None if wait is None else self.clock.monotonic() + wait
+                        request = BlockingRequest(command, owner, deadline, identity)
+                        reply = self._submit_and_wait(request)
+                    if type(reply) is not Claimed:
+                        break
+                    replies.append(reply)
+                    if wait or identity is not None or not is_to_ask_again(command, replies):
+                        reply = last_of(replies)
+                        break
+                return reply if result_of is None else result_of(reply)
+            finally:
+                if waiting_lines:
+                    write_lines()
+        except BaseException:
+            self._take_back(command, reply)
+            raise
 
     def _execute_now(self, command: Command, identity: Identity | None) -> Reply | None:
         """Execute a command in the caller's thread, if the engine is free; else return `None`.
@@ -199,6 +227,7 @@ class Lane(LaneThread):
         assert request.reply is not None
         return request.reply
 
+    @overload
     async def acall(
         self,
         command: Command,
@@ -207,7 +236,25 @@ class Lane(LaneThread):
         *,
         identity: Identity | None = None,
         in_order: bool = False,
-    ) -> Reply:
+    ) -> Reply: ...
+    @overload
+    async def acall(
+        self,
+        command: Command,
+        owner: object,
+        wait: float | None,
+        result_of: Callable[[Any], Any] | None,
+    ) -> Any: ...
+    async def acall(
+        self,
+        command: Command,
+        owner: object = None,
+        wait: float | None = None,
+        result_of: Callable[[Any], Any] | None = None,
+        *,
+        identity: Identity | None = None,
+        in_order: bool = False,
+    ) -> Any:
         """Execute a command; the async form of `call`.
 
         With `in_order` a read waits for the commands that were submitted before it, and a claim is
@@ -221,17 +268,28 @@ class Lane(LaneThread):
                 # In a thread: opening a file or a connection would block the event loop.
                 reads = await in_thread(self._reader)
             if reads is not self:
-                return await reads.acall(command, owner)
+                return await reads.acall(command, owner, None, result_of)
         deadline = None if wait is None else self.clock.monotonic() + wait
+        reply: Reply | None = None
         replies: list[Claimed] = []
-        while True:
-            reply = await self._acall_once(command, owner, deadline, identity)
-            if type(reply) is not Claimed:
-                return reply
-            replies.append(reply)
-            is_of_batch = in_order or identity is not None
-            if wait or is_of_batch or not is_to_ask_again(command, replies):
-                return last_of(replies)
+        try:
+            try:
+                while True:
+                    reply = await self._acall_once(command, owner, deadline, identity)
+                    if type(reply) is not Claimed:
+                        break
+                    replies.append(reply)
+                    is_of_batch = in_order or identity is not None
+                    if wait or is_of_batch or not is_to_ask_again(command, replies):
+                        reply = last_of(replies)
+                        break
+                return reply if result_of is None else result_of(reply)
+            finally:
+                if waiting_lines:
+                    write_lines()
+        except BaseException:
+            self._take_back(command, reply)
+            raise
 
     async def _acall_once(
         self,
@@ -260,9 +318,6 @@ class Lane(LaneThread):
             self._notes.append((self._withdraw, request))
             self._signal.set()
             raise
-        finally:
-            if waiting_lines:
-                write_lines()
 
     @property
     def is_idle(self) -> bool:
@@ -328,6 +383,11 @@ class Lane(LaneThread):
         any_command = LaneRequest(RetryCommand(claim.queue, [], release=True))
         if not self._ended:
             self._inbox.add(LaneRequest(claim, reply=reply).release() or any_command)
+
+    def _take_back(self, command: Command, reply: Reply | None) -> None:
+        """Release what a claim has brought, since its caller does not get it."""
+        if isinstance(reply, Claimed) and reply.messages:
+            self._recover(command, reply)
 
     def _reader(self) -> "Lane":
         """Return the lane on which reads do not wait for writers; itself if there is none."""

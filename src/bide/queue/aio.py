@@ -171,8 +171,12 @@ class AsyncQueue(BaseQueue):
     ) -> list[AsyncDelivery]:
         """Async form of `Queue.claim`."""
         command = self._builder.claim(count, lease, self._holder)
-        reply = await self._execute(command, wait=wait_seconds(wait))
-        return [AsyncDelivery(self, message, reply.token, reply.now) for message in reply.messages]
+        claimed: list[AsyncDelivery] = await self._execute(
+            command,
+            lambda reply: [AsyncDelivery(self, m, reply.token, reply.now) for m in reply.messages],
+            wait=wait_seconds(wait),
+        )
+        return claimed
 
     def take(
         self, *, wait: Duration | None = None, lease: Duration = 30, retry: Duration = 10
@@ -244,10 +248,8 @@ class AsyncQueue(BaseQueue):
             await self._send_settings()
         if type(command) is Put and spans.are_possible():
             with spans.sending(command) as traced_command:
-                reply = await lane.acall(traced_command, self)
-        else:
-            reply = await lane.acall(command, self, wait)
-        return reply if result_of is None else result_of(reply)
+                return await lane.acall(traced_command, self, None, result_of)
+        return await lane.acall(command, self, wait, result_of)
 
     async def _send_settings(self) -> None:
         """Async form of `Queue._send_settings`."""

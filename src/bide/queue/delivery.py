@@ -299,25 +299,23 @@ class _Take(Generic[HeldT]):
         self._delivery: HeldT | None = None
         self._in_use = threading.Lock()  # held from the beginning of a block to its end
 
-    def _enter(self) -> Steps[HeldT]:
-        """Claim a message. One block at a time: the end of another one would settle it."""
+    def _begin(self) -> None:
+        """Let no other block begin: its end would settle the message of this one."""
         if not self._in_use.acquire(blocking=False):
             raise WrongContext(
                 "this take() is in use by another block, of this thread or of another; call "
                 "queue.take() for each block"
             )
-        try:
-            reply: Claimed = yield self._claim
-            while not reply.messages and self._wait == FOREVER:
-                reply = yield self._claim  # such a wait also ends when other messages died
-            if not reply.messages:
-                raise Empty(
-                    f"no message of queue {self._queue.name!r} fell due within {self._wait:g} s"
-                )
-        except BaseException:
-            self._in_use.release()
-            raise
-        self._delivery = self._held(self._queue, reply.messages[0], reply.token, reply.now)
+        self._delivery = None
+
+    def _take(self, reply: Claimed) -> HeldT | None:
+        """Take the message of a claim; return `None` if it only says that other messages died."""
+        if reply.messages:
+            self._delivery = self._held(self._queue, reply.messages[0], reply.token, reply.now)
+        elif self._wait != FOREVER:
+            raise Empty(
+                f"no message of queue {self._queue.name!r} fell due within {self._wait:g} s"
+            )
         return self._delivery
 
     def _leave(self, error: BaseException | None) -> Steps[None]:
@@ -357,8 +355,15 @@ class Take(_Take[Delivery]):
     _held = Delivery
 
     def __enter__(self) -> Delivery:
-        entered: Delivery = self._queue._run(self._enter(), wait=self._wait)
-        return entered
+        self._begin()
+        try:
+            delivery: Delivery | None = None
+            while delivery is None:
+                delivery = self._queue._execute(self._claim, self._take, wait=self._wait)
+            return delivery
+        except BaseException:
+            self._in_use.release()
+            raise
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # Not by `_run`: of a queue that was closed within the block it would not begin.
@@ -371,8 +376,15 @@ class AsyncTake(_Take[AsyncDelivery]):
     _held = AsyncDelivery
 
     async def __aenter__(self) -> AsyncDelivery:
-        entered: AsyncDelivery = await self._queue._run(self._enter(), wait=self._wait)
-        return entered
+        self._begin()
+        try:
+            delivery: AsyncDelivery | None = None
+            while delivery is None:
+                delivery = await self._queue._execute(self._claim, self._take, wait=self._wait)
+            return delivery
+        except BaseException:
+            self._in_use.release()
+            raise
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await arun_steps(self._leave(error), self._queue._execute)

@@ -312,8 +312,11 @@ class Queue(BaseQueue):
             Deliveries: highest priority first, then oldest; empty if nothing was due in time.
         """
         command = self._builder.claim(count, lease, self._holder)
-        reply = self._execute(command, wait=wait_seconds(wait))
-        return [Delivery(self, m, reply.token, reply.now) for m in reply.messages]
+        return self._execute(
+            command,
+            lambda reply: [Delivery(self, m, reply.token, reply.now) for m in reply.messages],
+            wait=wait_seconds(wait),
+        )
 
     def take(
         self, *, wait: Duration | None = None, lease: Duration = 30, retry: Duration = 10
@@ -1302,10 +1305,8 @@ class Queue(BaseQueue):
             self._send_settings()
         if type(command) is Put and spans.are_possible():
             with spans.sending(command) as traced_command:
-                reply = lane.call(traced_command, self)
-        else:
-            reply = lane.call(command, self, wait)
-        return reply if result_of is None else result_of(reply)
+                return lane.call(traced_command, self, None, result_of)
+        return lane.call(command, self, wait, result_of)
 
     def _send_settings(self) -> None:
         """Send the settings of this object, unless another caller is doing so."""

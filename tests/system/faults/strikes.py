@@ -10,10 +10,12 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from types import FrameType
 from typing import Any, Literal, TypeVar
+
+import bide
 
 R = TypeVar("R")
 
@@ -69,6 +71,31 @@ class Alarms:
     def strike_if_armed(self, number: int, frame: FrameType | None) -> None:
         if self._armed and not is_spared(frame):
             raise self.error
+
+
+def strike_at_entry(number: int, call: Callable[[], object]) -> bool:
+    """Raise an error where a call enters its function `number` of bide, as a signal handler may.
+
+    Returns:
+        Whether it entered so many; `sys.settrace(None)` within the call ends the count.
+    """
+    entries = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal entries
+        if frame.f_code.co_filename.startswith(bide.__path__[0]) and not is_spared(frame):
+            entries += 1
+            if entries == number:
+                raise Late
+
+    previous = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        with suppress(Late):
+            call()
+    finally:
+        sys.settrace(previous)
+    return entries >= number
 
 
 SPARED = (logging.__file__, importlib.metadata.__file__, "<frozen importlib._bootstrap>")

@@ -3,7 +3,9 @@
 import gc
 import itertools
 import logging
+import sys
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -14,7 +16,7 @@ from bide.threads import deaths
 from tests.effort import effort, one_in
 from tests.stores_of_each_kind import STORES
 from tests.system.faults.ledger import Ledger
-from tests.system.faults.strikes import Late, alarms, own_threads, raise_in
+from tests.system.faults.strikes import Late, alarms, own_threads, raise_in, strike_at_entry
 from tests.unit.lane.commands import PATIENCE, spawn
 from tests.waiting import until
 
@@ -43,6 +45,34 @@ def test_a_signal_handler_that_raises(url: str) -> None:
         assert threads <= {thread.name for thread in own_threads()}
         assert ledger.problems() == []
         gc.collect()  # what it finds is of this error
+
+
+def claim_and_release(queue: bide.Queue) -> None:
+    deliveries = queue.claim(lease="1h")
+    sys.settrace(None)
+    queue.release(deliveries)
+
+
+def take_and_leave(queue: bide.Queue) -> None:
+    with suppress(KeyboardInterrupt), queue.take(wait=0, lease="1h"):
+        sys.settrace(None)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("url", one_in(2, STORES), indirect=True)
+def test_a_claim_that_is_struck_before_it_returns_keeps_no_message(url: str) -> None:
+    """At each function that it enters, among them those that make the deliveries."""
+    with bide.Queue("q", url) as queue:
+        queue.put(1)
+        for call in (claim_and_release, take_and_leave):
+            call(queue)  # it loads modules
+            for number in itertools.count(1):
+                is_struck = strike_at_entry(number, partial(call, queue))
+                queue.put("later", delay="1h", id="later")  # the engine gives back with a command
+                until(lambda: queue.counts().sizes.ready == 1)
+                if not is_struck:
+                    break
+            assert number > 20
 
 
 # An error may also strike where CPython begins or ends a thread; there it is printed.

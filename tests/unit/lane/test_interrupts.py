@@ -141,6 +141,25 @@ def test_interrupted_with_the_reply_at_hand(
     lane.close()
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_interrupted_before_the_caller_has_what_is_made_of_the_reply(
+    clock: FakeClock, is_async: bool
+) -> None:
+    lane = Lane(MemoryEngine, clock)
+    lane.call(put("a"))
+
+    def call() -> None:
+        if is_async:
+            asyncio.run(lane.acall(claim(), None, None, strike))
+        else:
+            lane.call(claim(), None, None, strike)
+
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    until(lambda: ready(lane) == 1)
+    lane.close()
+
+
 def ready(lane: Lane) -> int:
     return expect(Counts, lane.call(Count("q"))).sizes.ready
 

@@ -119,15 +119,15 @@ class RedisEngine:
             if self._sender.claims:  # an exception of a signal handler has left them
                 self._give_back(now)
             outcomes = self._execute(commands, now, identities)
+            if errors := [outcome for outcome in outcomes if isinstance(outcome, BideError)]:
+                texts = {(type(error), str(error)) for error in errors}
+                all_are_one = len(errors) == len(outcomes) and len(texts) == 1
+                raise errors[0] if all_are_one else PartlyDone(outcomes)
         except BideError:
-            self._sender.claims.clear()
+            self._sender.claims = []
             raise
-        self._sender.claims.clear()  # what they brought may be large
-        errors = [outcome for outcome in outcomes if isinstance(outcome, BideError)]
-        if errors:
-            texts = {(type(error), str(error)) for error in errors}
-            all_are_one = len(errors) == len(outcomes) and len(texts) == 1
-            raise errors[0] if all_are_one else PartlyDone(outcomes)
+        # Last, and no call: no signal handler comes between it and the return.
+        self._sender.claims = []
         return outcomes  # type: ignore[return-value]
 
     def reader(self) -> "RedisEngine":

@@ -290,39 +290,43 @@ class CrashLane(Lane):
         command: Command,
         owner: object = None,
         wait: float | None = None,
+        result_of: Callable[[Any], Any] | None = None,
         *,
         identity: Identity | None = None,
-    ) -> Reply:
+    ) -> Any:
         """Execute a command; see `Lane.call`."""
         if (name := self._name(command, owner)) is None:
-            return super().call(command, owner, wait, identity=identity)
+            reply = super().call(command, owner, wait, identity=identity)
+            return reply if result_of is None else result_of(reply)
         transaction = self._begin(command, name)
         try:
             reply = super().call(command, owner, wait, identity=identity)
         finally:
             self._probe.engine.transactions.pop(id(command), None)
         self._end(command, name, reply, transaction)
-        return reply
+        return reply if result_of is None else result_of(reply)
 
     async def acall(
         self,
         command: Command,
         owner: object = None,
         wait: float | None = None,
+        result_of: Callable[[Any], Any] | None = None,
         *,
         identity: Identity | None = None,
         in_order: bool = False,
-    ) -> Reply:
+    ) -> Any:
         """Execute a command; see `Lane.acall`."""
         if (name := self._name(command, owner)) is None:
-            return await super().acall(command, owner, wait, identity=identity, in_order=in_order)
+            reply = await super().acall(command, owner, wait, identity=identity, in_order=in_order)
+            return reply if result_of is None else result_of(reply)
         transaction = self._begin(command, name)
         try:
             reply = await super().acall(command, owner, wait, identity=identity, in_order=in_order)
         finally:
             self._probe.engine.transactions.pop(id(command), None)
         self._end(command, name, reply, transaction)
-        return reply
+        return reply if result_of is None else result_of(reply)
 
     def _name(self, command: Command, owner: object) -> str | None:
         """Return how crash points name a command; `None`: it has none."""
