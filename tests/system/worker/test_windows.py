@@ -29,9 +29,9 @@ HOUR, DAY = 3_600, 86_400
 
 @pytest.fixture
 def scene(scene: Scene) -> Scene:
+    scene.close()
     scene.clock = FakeClock(FRIDAY)
     scene.app.clock = scene.clock
-    scene.lane.clock = scene.clock
     scene.open()
     return scene
 

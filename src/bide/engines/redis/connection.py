@@ -3,6 +3,7 @@
 from typing import Any
 
 from redis import exceptions as redis_errors
+from redis.utils import get_lib_version
 
 from bide.engines.redis.calls import LIBRARY
 from bide.engines.redis.dangers import (
@@ -29,6 +30,10 @@ from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import RedisSettings, shown_address
 from bide.engines.redis.wire import ConnectionLost, Wire, pack
 from bide.model.errors import SchemaTooNew, StoreUnavailable
+
+# Redis-py asks for its version when it connects. On Python 3.13 the first time imports parts of
+# importlib, and an interrupt there would leave the lock of all imports with the main thread.
+get_lib_version()  # type: ignore[no-untyped-call]
 
 _NO_LABEL = b""
 """Of commands of the server's own: only what functions answer has a label."""
