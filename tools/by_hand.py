@@ -236,8 +236,8 @@ MUTANTS = [
     Mutant(
         "ids are numbers",
         SQL,
-        "m.queue = ?4 AND m.id = j.value\n  LEFT",
-        "m.queue = ?4 AND CAST(m.id AS REAL) = CAST(j.value AS REAL)\n  LEFT",
+        "m.queue = ? AND m.id = j.value\n  LEFT",
+        "m.queue = ? AND CAST(m.id AS REAL) = CAST(j.value AS REAL)\n  LEFT",
     ),
     Mutant(
         "ranks are text",

@@ -127,7 +127,8 @@ class Background:
         try:
             thread.start()
         except Exception as error:  # noqa: BLE001  (the work is done without it)
-            _log.warning("%s: no thread of this name (%s), another one works", self.name, error)
+            if "interpreter shutdown" not in str(error):  # when it ends, Python 3.12 starts none
+                _log.warning("%s: no thread of this name (%s), another one works", self.name, error)
             threading.current_thread().name = self.name
             self._main()
 
