@@ -27,7 +27,7 @@ SQLITE_MESSAGES = {
     "a counter of ends": "UPDATE bide_queue SET acked = acked + 1",
     "the counter of what is kept": "UPDATE bide_queue SET kept = kept + 1",
     "the counter of successors": "UPDATE bide_queue SET successors = successors + 1",
-    "the counter of an hour": "UPDATE bide_due_hour SET count = count + 1",
+    "the counter of an hour": "UPDATE bide_hour SET count = count + 1",
     "a message that is gone": "DELETE FROM bide_message WHERE id = 'a2'",
     "a leased message that is gone": "DELETE FROM bide_message WHERE id = 'a1'",
     "a message of another queue": "UPDATE bide_message SET queue = queue + 1 WHERE id = 'a2'",

@@ -364,10 +364,8 @@ def test_a_list_of_tables_overwritten_under_a_running_process_is_told(
 def test_a_list_of_tables_that_is_no_text_is_told(file: Path) -> None:
     fill(file)
     content = file.read_bytes()
-    assert b"CREATE TABLE bide_due_hour (" in content
-    file.write_bytes(
-        content.replace(b"CREATE TABLE bide_due_hour (", b"CREATE TABLE bide_due_hour \xff")
-    )
+    assert b"CREATE TABLE bide_hour (" in content
+    file.write_bytes(content.replace(b"CREATE TABLE bide_hour (", b"CREATE TABLE bide_hour \xff"))
     with bide.Queue("orders", f"sqlite:///{file}") as orders:
         with pytest.raises(StoreCorrupt, match="is damaged"):
             orders.put(1)

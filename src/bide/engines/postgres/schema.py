@@ -132,7 +132,8 @@ def _lock_store(connection: psycopg.Connection[Any], schema: str, version: int) 
             "open the store once as the user who owns the schema (bide init), who brings it "
             "up to date"
         )
-    connection.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(table))
+    # No process adds counters up meanwhile: that locks the row of this table first.
+    connection.execute(sql.SQL("LOCK TABLE {} IN EXCLUSIVE MODE").format(table))
     return str(owner)
 
 

@@ -78,7 +78,7 @@ CREATE TABLE bide_pending (
 ) WITHOUT ROWID;
 
 -- How many delayed and ready messages are due in each hour, so that a forecast reads a row an hour instead
--- of an entry a message. `hour` is the due time in whole hours: see schema_10.sql.
+-- of an entry a message. `hour` is the due time in hours, rounded up: schema_10.sql has the table of today.
 CREATE TABLE bide_due_hour (
   queue INTEGER NOT NULL,
   hour  INTEGER NOT NULL,

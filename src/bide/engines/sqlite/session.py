@@ -78,7 +78,7 @@ class Session(Transaction):
 
     def drop(self, queue: SqliteQueue) -> None:
         """Delete the row of a queue that is empty."""
-        tables = "limit", "group", "line", "due_hour", "pause", "forwarded", "ended", "closed"
+        tables = "limit", "group", "line", "hour", "pause", "forwarded", "ended", "closed"
         empty(self.run, queue.row.id, *tables)
         self.run(SQL.drop_queue, (queue.row.id,))
         del self._queues[queue.row.name]

@@ -49,14 +49,14 @@ WHERE seq > (SELECT counted FROM bide_store) GROUP BY 1, 2;
 
 -- name: hours
 -- The counters of pending messages by hours in which they fall due.
-SELECT hour, count FROM bide_due_hour WHERE queue = ?;
+SELECT hour, count FROM bide_hour WHERE queue = ?;
 
 -- name: count_hour
-INSERT INTO bide_due_hour (queue, hour, count) VALUES (?, ?, ?)
+INSERT INTO bide_hour (queue, hour, count) VALUES (?, ?, ?)
 ON CONFLICT (queue, hour) DO UPDATE SET count = count + excluded.count;
 
 -- name: drop_hour
-DELETE FROM bide_due_hour WHERE queue = ? AND hour = ? AND count = 0;
+DELETE FROM bide_hour WHERE queue = ? AND hour = ? AND count = 0;
 
 -- name: recount_hours
 -- Counted by the caller: to group millions of rows SQLite would sort them, in memory.

@@ -34,7 +34,7 @@ def test_after_any_script_an_emptied_queue_leaves_its_row_and_nothing_else(
         "pending",
         "lease",
         "aside",
-        "due_hour",
+        "hour",
         "ended",
         "limit",
         "group",

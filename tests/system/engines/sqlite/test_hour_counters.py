@@ -49,8 +49,7 @@ def test_an_audit_finds_hours_that_are_counted_wrongly(tmp_path: Path) -> None:
     fill(path)
     with sqlite3.connect(path) as connection:
         connection.execute(
-            "UPDATE bide_due_hour SET count = count + 2"
-            " WHERE hour = (SELECT max(hour) FROM bide_due_hour)"
+            "UPDATE bide_hour SET count = count + 2 WHERE hour = (SELECT max(hour) FROM bide_hour)"
         )
     connection.close()
     engine = SqliteEngine(path)
@@ -68,7 +67,7 @@ def test_hours_without_messages_take_no_rows(tmp_path: Path) -> None:
     assert forecast(engine).buckets == [0] * 4
     engine.close()
     connection = sqlite3.connect(path)
-    assert connection.execute("SELECT count(*) FROM bide_due_hour").fetchone() == (0,)
+    assert connection.execute("SELECT count(*) FROM bide_hour").fetchone() == (0,)
     connection.close()
 
 

@@ -1,6 +1,6 @@
 -- Version 14: `hour` in bide.tally and bide.total is the due time in hours, rounded down: 10:00 belongs to the hour that
--- begins then. Nobody counts messages meanwhile.
-LOCK TABLE bide.tally IN ACCESS EXCLUSIVE MODE;
+-- begins then. Nobody changes messages meanwhile, and so none of these counters; who reads goes on.
+LOCK TABLE bide.message IN EXCLUSIVE MODE;
 INSERT INTO bide.tally SELECT queue, 'put', -1, sum(by) FROM bide.tally WHERE what = 'new' GROUP BY queue;
 DELETE FROM bide.tally WHERE what IN ('new', 'pending');
 DELETE FROM bide.total WHERE what = 'pending';
