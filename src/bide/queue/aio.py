@@ -248,7 +248,9 @@ class AsyncQueue(BaseQueue):
             await self._send_settings()
         if type(command) is Put and spans.are_possible():
             with spans.sending(command) as traced_command:
-                return await lane.acall(traced_command, self, None, result_of)
+                reply = await lane.acall(traced_command, self)
+            # Behind the span: a refusal such as `AlreadyExists` is an answer, and no failed put.
+            return reply if result_of is None else result_of(reply)
         return await lane.acall(command, self, wait, result_of)
 
     async def _send_settings(self) -> None:

@@ -1305,7 +1305,9 @@ class Queue(BaseQueue):
             self._send_settings()
         if type(command) is Put and spans.are_possible():
             with spans.sending(command) as traced_command:
-                return lane.call(traced_command, self, None, result_of)
+                reply = lane.call(traced_command, self)
+            # Behind the span: a refusal such as `AlreadyExists` is an answer, and no failed put.
+            return reply if result_of is None else result_of(reply)
         return lane.call(command, self, wait, result_of)
 
     def _send_settings(self) -> None:

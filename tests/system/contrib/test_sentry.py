@@ -303,6 +303,16 @@ def test_the_trace_goes_on_from_the_put_to_the_handler(app: bide.App, start: Sta
     assert seen[0]["own"] == "1"
 
 
+def test_a_put_that_the_store_answers_with_no_is_no_failed_span(start: Start) -> None:
+    collector = start(traces_sample_rate=1.0)
+    with bide.Queue("cards", "memory://") as queue, sentry_sdk.start_transaction(name="shop"):
+        queue.put(1, id="one", on_conflict="raise")
+        with pytest.raises(bide.AlreadyExists):
+            queue.put(1, id="one", on_conflict="raise")
+    (shop,) = collector.of("transaction")
+    assert [span.get("status") for span in shop["spans"]] == [None, None]
+
+
 def test_plain_queues_carry_the_trace_unless_told_not_to(start: Start) -> None:
     start(traces_sample_rate=1.0)
     with bide.Queue("cards", "memory://") as queue:

@@ -134,6 +134,28 @@ def test_a_put_that_fails_says_so_in_its_span(exported: InMemorySpanExporter) ->
     assert span.events[0].name == "exception"
 
 
+def test_a_put_that_the_store_answers_with_no_is_no_failed_span(
+    exported: InMemorySpanExporter, url: str
+) -> None:
+    async def put_twice() -> None:
+        async with bide.AsyncQueue("orders", url) as queue:
+            with pytest.raises(bide.AlreadyExists):
+                await queue.put(1, id="order-1", on_conflict="raise")
+
+    with bide.Queue("orders", url) as queue:
+        queue.put(1, id="order-1", on_conflict="raise")
+        with pytest.raises(bide.AlreadyExists):
+            queue.put(1, id="order-1", on_conflict="raise")
+        queue.close_group("order:2", keep="1d")
+        with pytest.raises(bide.GroupClosed):
+            queue.put(1, id="order-2", group="order:2", on_conflict="raise")
+    asyncio.run(put_twice())
+    all_spans = exported.get_finished_spans()
+    assert [(span.status.status_code, span.events) for span in all_spans] == [
+        (StatusCode.UNSET, ())
+    ] * 4
+
+
 @pytest.mark.parametrize("kind", ["async", "plain"])
 def test_a_handler_goes_on_in_the_trace_of_the_put(
     exported: InMemorySpanExporter, url: str, kind: str
