@@ -769,6 +769,19 @@ def test_results_are_for_those_who_may_see_bodies(
         assert orders.history("order-42")[0].by == "w1"
 
 
+def test_a_dead_letter_says_why_it_died_to_those_who_may_read_it(
+    serve: Serve, make_token: Callable[..., str]
+) -> None:
+    admin = serve().with_token(make_token("shop", "admin"))
+    settings(admin, result_ttl="1h")
+    admin.put(ONE, {"body": 1})
+    admin.post(f"{Q}/bury", {"leases": [claimed(admin)], "reason": "bad"})
+    for rights, told in ((["bodies"], {}), (["read", "bodies"], {"error": "bad"})):
+        client = admin.with_token(make_token("shop", rights=rights))
+        found = client.get(f"{ONE}/result").json
+        assert found == {"id": "order-42", "how": "dead", "by": "w1", **told}
+
+
 def test_what_has_ended_is_listed_in_pages(client: Client) -> None:
     assert client.get(f"{Q}/ended").json == {"messages": []}
     settings(client, history="7d", result_ttl="1h")

@@ -340,9 +340,14 @@ async def _result_answer(call: ApiCall, reply: Ends) -> Answer:
 
 
 async def _death_of(call: ApiCall, end: End) -> str | None:
-    """Return why the message in the path died: without `history` only the dead letter knows."""
+    """Return why the message in the path died; `None`: unknown, or not for the caller.
+
+    Without `history` only the dead letter knows, which is for those who may read messages.
+    """
     if end.failures:
         return end.failures[-1].reason
+    if not call.caller.may("read"):
+        return None
     message = await call.find()
     return message.error if message is not None and message.state == "dead" else None
 
