@@ -11,7 +11,7 @@ import msgspec
 from click.core import ParameterSource
 
 from bide.cli.output import warn
-from bide.engines.registry import default_url, is_server, mask
+from bide.engines.registry import is_server, mask, named_url
 from bide.lane.first_contact import missing_file
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
@@ -45,7 +45,7 @@ class CommandStore(ExitStack):
 
     def __init__(self, url: str | None, *, makes: bool = False) -> None:
         super().__init__()
-        self.url = default_url() if url is None else url
+        self.url = named_url(url)
         self.shown = mask(self.url)
         """The URL without its password."""
         self.remote = is_server(self.url)

@@ -30,6 +30,17 @@ def default_url() -> str:
     return url or DEFAULT_URL
 
 
+def named_url(*urls: str | None) -> str:
+    """Return the first URL that is given; the default one if none is.
+
+    An empty one is given, too, and `opener` refuses it: it may be that of an unset variable.
+    """
+    for url in urls:
+        if url is not None:
+            return url
+    return default_url()
+
+
 @cache
 def _warn_of_empty_variable() -> None:
     """Say once that the environment names no store, though it seems to."""

@@ -7,7 +7,7 @@ from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
 from bide.clock import SYSTEM_CLOCK
-from bide.engines.registry import default_url
+from bide.engines.registry import named_url
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import Steps, run_steps
@@ -36,7 +36,7 @@ R = TypeVar("R")
 @contextmanager
 def lane_to(url: str | None) -> Iterator[Lane]:
     """Open the store of a URL, or of the environment, for the length of a block."""
-    lane = open_lane(default_url() if url is None else url, SYSTEM_CLOCK)
+    lane = open_lane(named_url(url), SYSTEM_CLOCK)
     try:
         yield lane
     finally:

@@ -367,6 +367,12 @@ def test_a_worker_that_is_not_there_cannot_be_stopped(run: Bide) -> None:
         (["dashboard", "nonsense"], {"BIDE_URL": "memory://"}, "error: 'nonsense' names no store"),
         (["rabbitmq", "amqp://mq"], {"BIDE_URL": "memory://"}, "error: 'amqp://mq' names no"),
         (["serve", "--store", ""], {}, "error: '' names no store"),
+        (["doctor", ""], {}, "error: '' names no store"),
+        (["doctor", "--url", ""], {}, "error: '' names no store"),
+        (["prove", ""], {}, "error: '' names no store"),
+        (["prove", "--url", ""], {}, "error: '' names no store"),
+        (["push", "--url", ""], {}, "error: '' names no store"),
+        (["mcp", ""], {}, "error: '' names no store"),
         (
             ["import", "orders", "memory://", "--from", "rq", "--url", "sqlite:///no.db"],
             {},

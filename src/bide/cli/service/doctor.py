@@ -8,7 +8,7 @@ from bide.cli import option
 from bide.cli.errors import NOT_DONE
 from bide.cli.output import Output, Part
 from bide.engines.findings import LONGEST, Finding, examine
-from bide.engines.registry import default_url, mask
+from bide.engines.registry import mask, named_url
 
 _MARKS: dict[str, Part] = {
     "danger": ("✗ danger   ", "bold red"),
@@ -34,7 +34,7 @@ def doctor(store: str | None, url: str | None, as_json: bool, **options: bool) -
       bide doctor postgresql://db.example.com/shop
       bide doctor --json | jq -r 'select(.level == "danger").fix'
     """
-    store_url = store or url or default_url()
+    store_url = named_url(store, url)
     out = Output(as_json)
     findings = examine(store_url, inf if options["all"] else LONGEST)
     for finding in findings:

@@ -7,6 +7,7 @@ import click
 from bide.cli import option
 from bide.cli.errors import require_packages
 from bide.cli.store import CommandStore, refuse_memory
+from bide.engines.registry import named_url
 
 
 @click.command()
@@ -40,8 +41,9 @@ def mcp(
     from bide.observing.logs import configure
     from bide.server.logs import ActionLog
 
-    refuse_memory(store or url or "")
+    store_url = named_url(store, url)
+    refuse_memory(store_url)
     configure(as_json=False, level="warning")
-    with CommandStore(store or url) as command_store, closing(ActionLog(action_log)) as log:
+    with CommandStore(store_url) as command_store, closing(ActionLog(action_log)) as log:
         command_store.must_exist()
         serve(AgentTools(command_store, log, shows_bodies=not no_bodies), read_only=read_only)

@@ -13,7 +13,7 @@ from bide.cli import option
 from bide.cli.errors import NOT_DONE, raise_on_termination, usage_error
 from bide.cli.output import Bar, Output, Part, grid, warn
 from bide.cli.store import refuse_memory
-from bide.engines.registry import default_url, opener
+from bide.engines.registry import named_url, opener
 from bide.proving.page import page_of
 from bide.proving.plan import QUEUE_PREFIX, ProvingPlan
 from bide.proving.proof import Proof
@@ -107,7 +107,7 @@ def prove(
       bide prove --kills 50 --html proof.html
     """
     out = Output(as_json)
-    store_url = store or url or default_url()
+    store_url = named_url(store, url)
     opener(store_url)  # says what is wrong with the URL
     refuse_memory(store_url, "name a store that processes share, such as sqlite:///bide.db")
     seconds = options["for"]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from bide.cli.store import refuse_memory
-from bide.engines.registry import default_url, is_server
+from bide.engines.registry import is_server, named_url
 from bide.model.errors import InvalidArgument
 
 
@@ -29,10 +29,11 @@ def run_pusher(
     from bide.worker.process.child import loop_factory
     from bide.worker.process.supervisor import raise_descriptor_limit
 
-    if is_server(url or ""):
+    store_url = named_url(url)
+    if is_server(store_url):
         raise InvalidArgument(f"--url names a server{instead}")
-    refuse_memory(url or "")
+    refuse_memory(store_url)
     configure(as_json=log_json, level=log_level)
     raise_descriptor_limit()
     with asyncio.Runner(loop_factory=loop_factory()) as loop:
-        loop.run(push(url or default_url(), **options))
+        loop.run(push(store_url, **options))

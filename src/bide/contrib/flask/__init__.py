@@ -30,7 +30,7 @@ from werkzeug.local import LocalProxy
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.contrib.context_app import ContextApp
 from bide.contrib.project_program import ProjectProgram
-from bide.engines.registry import default_url, opener
+from bide.engines.registry import named_url, opener
 from bide.model.errors import InvalidArgument, WrongContext
 from bide.queue.aio import AsyncQueue
 from bide.queue.sync import Queue
@@ -90,8 +90,7 @@ class Bide(ContextApp):
                 f"the application {app.name!r} has a Bide already, and runs the handlers of one; "
                 "make one Bide() for all of its modules"
             )
-        configured = app.config.get("BIDE_URL")
-        url = default_url() if configured is None else configured
+        url = named_url(app.config.get("BIDE_URL"))
         opener(url)  # raises if it is not the URL of a store
         self._flask, self._url = app, url
         app.extensions[NAME] = _Extension(self, url)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
 
-from bide.engines.registry import default_url, is_server
+from bide.engines.registry import is_server, named_url
 from bide.model.message import ATTEMPTS
 from bide.model.times import Duration, milliseconds
 from bide.queue.stores import lane_to
@@ -107,7 +107,7 @@ def unsubscribe(name: str, *, url: str | None = None) -> bool:
 @contextmanager
 def _access(url: str | None) -> Iterator[Access]:
     """Open the subscriptions of a store or a server; `None`: the default one."""
-    store = default_url() if url is None else url
+    store = named_url(url)
     if is_server(store):
         with closing(on_server(store)) as access:
             yield access

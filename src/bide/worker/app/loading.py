@@ -60,7 +60,8 @@ def load(target: str, url: str | None = None, *, celery: bool = False) -> App:
     if celery or hasattr(named_object, OF_CELERY):
         named_object = _publisher(target, named_object, celery=celery)
     if isinstance(named_object, App):
-        named_object._url = url or named_object._url
+        if url is not None:
+            named_object._url = url
         return named_object
     apps = _apps(module)
     hint = f"; it has: {', '.join(apps)}" if apps else "; make one there with: app = bide.App()"

@@ -8,7 +8,7 @@ from bide.clock import Clock
 from bide.consuming.handler import Middleware, check_takes
 from bide.consuming.handling import Handler
 from bide.consuming.queue_handlers import QueueHandlers, lease_of
-from bide.engines.registry import default_url, mask, opener
+from bide.engines.registry import mask, named_url, opener
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_queue
 from bide.model.limits import check_whole
@@ -35,7 +35,7 @@ class Registrations:
     """The handlers of an `App` by queue, and what they share."""
 
     def __init__(self, url: str | None, lifespan: Lifespan | None, clock: Clock) -> None:
-        self._url = default_url() if url is None else url
+        self._url = named_url(url)
         opener(self._url)  # raises if it is not the URL of a store
         if lifespan is not None:
             check_takes(lifespan, 1, f"the app; a lifespan is {SHAPE}")
