@@ -316,6 +316,10 @@ def test_the_orders_in_internal_queues_are_written_by_admins_alone(
     assert others.put("/v1/queues/bide:move/messages/a", {"body": 1}).status == 201
 
 
+ZONES = "bide:zones"
+"""The queue with which a server looks after local dates; it may come at any time."""
+
+
 def test_a_list_has_no_queue_that_the_caller_may_not_read(serve: Serve, make_token: Any) -> None:
     server = serve(auth="required", push=False)
     admin = server.with_token(make_token(None, "admin"))
@@ -327,9 +331,10 @@ def test_a_list_has_no_queue_that_the_caller_may_not_read(serve: Serve, make_tok
         (reader, ["bide:declared", "orders"]),
     ):
         asked = {"commands": [{"command": "queues", "queue": ""}]}
-        assert client.post("/v1/batch", asked).json["replies"][0]["names"] == names
-        listed = client.get("/v1/queues?prefix=bide:")
-        assert listed.json["queues"] == names[:-1]
+        told = client.post("/v1/batch", asked).json["replies"][0]["names"]
+        assert [name for name in told if name != ZONES] == names
+        listed = client.get("/v1/queues?prefix=bide:").json["queues"]
+        assert [name for name in listed if name != ZONES] == names[:-1]
         for name in names:  # what `bide audit --all` does
             count = {"command": "count", "queue": name}
             assert client.post("/v1/batch", {"commands": [count]}).status == 200

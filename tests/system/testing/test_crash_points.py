@@ -3,11 +3,13 @@
 import asyncio
 import os
 import sqlite3
+import sys
 import threading
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest.mock import Mock
 
@@ -89,6 +91,13 @@ class Mailer:
 mailer = Mailer()
 
 
+class Unconfigured:
+    """A proxy, as Django's settings are: it stands for nothing yet, and so has no class."""
+
+    def __getattribute__(self, name: str) -> object:
+        raise LookupError(f"{name} of settings that are not configured")
+
+
 def found(report: CrashReport) -> set[tuple[str, str]]:
     """Return what is reported, with the kind: without the points."""
     twice = {("twice", finding.effect) for finding in report.twice}
@@ -99,11 +108,16 @@ def found(report: CrashReport) -> set[tuple[str, str]]:
 # Handlers that are wrong.
 
 
-def test_an_effect_before_the_ack_happens_twice(app: bide.App) -> None:
+def test_an_effect_before_the_ack_happens_twice(
+    app: bide.App, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @app.handler("orders")
     def confirm(order: int) -> None:
         send(order)
 
+    proxies = ModuleType("proxies")
+    proxies.settings = Unconfigured()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "proxies", proxies)  # all modules are searched for `send`
     report = crash_points(app, 42, effects=[send])
     assert not report
     line = confirm.__code__.co_firstlineno + 2

@@ -7,12 +7,14 @@ import gc
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import CellType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from bide.consuming.handler import name_of
 from bide.model.errors import InvalidArgument
 from bide.testing.crashing.await_points import is_library
 from bide.worker.app.app import App
+
+T = TypeVar("T")
 
 
 def shown_name(function: Callable[..., Any]) -> str:
@@ -76,7 +78,7 @@ def places_of(functions: Sequence[Callable[..., Any]], app: App) -> list[list[Re
     places: dict[int, list[Reference]] = {id(function): [] for function in functions}
     for holder, variables in _holders(app, places.keys()):
         for name, value in list(variables.items()):
-            plain = value.__func__ if isinstance(value, staticmethod) else value
+            plain = value.__func__ if _is_a(value, staticmethod) else value
             if id(plain) in places:
                 places[id(plain)].append(Reference(holder, name))
     for function in functions:
@@ -103,22 +105,22 @@ def _holders(app: App, wanted: Collection[int]) -> Iterator[tuple[Any, Mapping[s
     classes = [value for variables in modules for value in list(variables.values())]
     seen = {id(variables) for variables in modules}
     yield from ((variables, variables) for variables in modules)
-    waiting = [app, *(value for value in classes if isinstance(value, type))]
+    waiting = [app, *(value for value in classes if _is_a(value, type))]
     while waiting:
         thing = waiting.pop()
         if id(thing) in seen:
             continue
         seen.add(id(thing))
-        if isinstance(thing, type):
+        if _is_a(thing, type):
             if not _is_of_library(thing):
                 yield thing, vars(thing)
                 waiting += vars(thing).values()
             continue
-        if isinstance(thing, CellType):
+        if _is_a(thing, CellType):
             yield thing, _contents_of(thing)
         elif type(thing) is dict:
             yield thing, thing
-        if isinstance(thing, ModuleType):
+        if _is_a(thing, ModuleType):
             continue
         parts = gc.get_referents(thing)
         waiting += [part for part in parts if gc.is_tracked(part)]
@@ -128,6 +130,15 @@ def _holders(app: App, wanted: Collection[int]) -> Iterator[tuple[Any, Mapping[s
             and type(getattr(thing, "__dict__", 0)) is dict
         ):
             yield vars(thing), vars(thing)
+
+
+def _is_a(value: object, kind: type[T]) -> TypeGuard[T]:
+    """Tell whether a value is of a type, by its own.
+
+    `isinstance` also asks for the `__class__` of a value, which a proxy such as Django's settings
+    answers by loading what it stands for, or with an error.
+    """
+    return issubclass(type(value), kind)
 
 
 def _is_of_library(owner: type) -> bool:
