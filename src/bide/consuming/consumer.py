@@ -604,16 +604,16 @@ class Consumer(Claimer):
         handling.took = self._clock.monotonic() - handling.began
         self._settling.add(handling, verdict)
         handling.lose()
+        overran = sum(other.overran for other in self.running)
         delivery_log.log(
             logging.ERROR,
             handling,
             "timeout",
-            "%s is still running after %s and keeps its slot; %d of %d slots are taken this way. "
+            "%s is still running after %s and keeps its slot; %s slots are taken this way. "
             "Let it check delivery.lost; an async one must raise asyncio.CancelledError again",
             handling.handler.name,
             after,
-            sum(other.overran for other in self.running),
-            self.queue_handlers.concurrency,
+            f"{overran} of {self.queue_handlers.concurrency}",
         )
 
     def _stop(self, handling: Handling) -> None:
