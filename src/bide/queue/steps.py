@@ -154,9 +154,9 @@ def resulting(command: History, result_type: Any) -> Steps[Any]:
             explanation = Explanation(command.id, command.queue, facts)
             raise NotEnded(f"{command.id} has no result yet: {explanation}")
         progress = facts.progress
-    elif reply.state == "dead":
-        found: Found = yield Find(command.queue, [command.id])
-        (dead_letter,) = found.messages
+    elif reply.state == "dead" and not (reply.ends and reply.ends[0].failures):
+        answer: Found = yield Find(command.queue, [command.id])
+        (dead_letter,) = answer.messages
     return result_in(command.id, reply, result_type, progress, dead_letter)
 
 
