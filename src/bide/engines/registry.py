@@ -16,10 +16,9 @@ from bide.model.errors import InvalidArgument
 from bide.model.identity import text_of
 from bide.model.times import milliseconds
 
-DEFAULT_URL = "sqlite:///bide.db"
-
-
 _log = logger("bide.store")
+
+DEFAULT_URL = "sqlite:///bide.db"
 
 
 def default_url() -> str:
