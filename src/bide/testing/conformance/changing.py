@@ -4,7 +4,7 @@
 import pytest
 
 from bide.model import commands as cmd
-from bide.model.message import IN_TRANSIT, LAPSED, REASON_LENGTH, Failure
+from bide.model.message import IN_TRANSIT, KEPT_FAILURES, LAPSED, REASON_LENGTH, Failure
 from bide.model.replies import Claimed, Outcome
 from bide.testing.conformance.driver import HOUR, START, Driver, done, leases
 
@@ -31,6 +31,14 @@ class ChangeCases:
         driver.set_aside(ids[3], reason=reason)
         for id in ids:
             assert driver.get(id).error == reason[:REASON_LENGTH]
+
+    def test_the_last_failures_are_kept_in_their_order(self, driver: Driver) -> None:
+        driver.put("a", attempts=KEPT_FAILURES + 5)
+        for number in range(1, KEPT_FAILURES + 4):
+            driver.retry(*driver.hold(), reason=f"no {number}")
+        kept = driver.get("a").failures
+        assert [failure.attempt for failure in kept] == list(range(4, KEPT_FAILURES + 4))
+        assert [failure.reason for failure in kept] == [f"no {each.attempt}" for each in kept]
 
     @pytest.mark.parametrize("data", [b"", b"\xff\0", b'"x"'])
     def test_an_edit_gives_a_message_any_body(self, driver: Driver, data: bytes) -> None:

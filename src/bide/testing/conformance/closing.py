@@ -140,6 +140,7 @@ class ClosingCases:
         assert driver.revive("a") == [refused(driver, "a")]
         assert driver.state("a") is None
         assert (driver.counts().flow.cancelled, driver.counts().flow.revived) == (1, 0)
+        assert driver.ends("a") == []
 
     def test_an_edit_or_a_reschedule_ends_as_cancelled(self, driver: Driver) -> None:
         driver.put("a", "b", delay=HOUR, group="g2")

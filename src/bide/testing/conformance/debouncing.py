@@ -116,3 +116,18 @@ class DebounceCases:
         assert (driver.get("a").body, other.get("a").body) == (2, 1)
         other.ack(twin)
         assert (driver.get("a").body, other.get("a").body) == (2, 3)
+
+    def test_a_put_gives_a_successor_to_its_message_alone(self, driver: Driver) -> None:
+        driver.put("a", "b")
+        driver.hold()
+        put(driver, b"2")
+        assert driver.get("a").successor is not None
+        assert driver.get("b").successor is None
+
+    def test_a_last_attempt_that_fails_counts_and_the_successor_waits(self, driver: Driver) -> None:
+        held = put_and_claim(driver, attempts=1)
+        put(driver, b"2")
+        driver.retry(held, reason="no")
+        assert (driver.state("a"), driver.get("a").body) == ("delayed", 2)
+        flow = driver.counts().flow
+        assert (flow.put, flow.died, flow.revived) == (1, 1, 1)
