@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_a_pending_outcome_is_neither_true_nor_false(
 ) -> None:
     """The store has not been asked: "true" would call a message cancelled that a worker holds."""
     table_of(file).close()
-    with sqlite3.connect(file.removeprefix("sqlite:///")) as shop:
+    with closing(sqlite3.connect(file.removeprefix("sqlite:///"))) as shop, shop:
         outcomes = [
             orders.cancel("never-put", within=shop),
             orders.reschedule("never-put", delay="1h", within=shop),
