@@ -66,7 +66,26 @@ class LimitCases:
         put(driver, "b2 b3")
         assert driver.take() == ["b2"]  # with b1 the group is full
         driver.ack(lease_by_id["a1"])
+        assert driver.wake is not None
         assert driver.take() == ["a3"]
+
+    def test_one_of_a_group_at_a_time(self, driver: Driver) -> None:
+        limited(driver, "a1 a2 a3", group_limit=1)
+        for id in ("a1", "a2", "a3"):
+            (lease,) = driver.hold()
+            assert lease.id == id
+            assert driver.take() == []
+            driver.ack(lease)
+
+    def test_groups_of_the_same_name_in_two_queues_have_nothing_in_common(
+        self, driver: Driver
+    ) -> None:
+        other = driver.apart("other")
+        for each in (other, driver):
+            limited(each, "a1 a2 a3 b1", group_limit=2)
+        assert sorted(driver.take(3)) == ["a1", "a2", "b1"]
+        assert sorted(other.take(3)) == ["a1", "a2", "b1"]
+        assert (driver.take(), other.take()) == ([], [])
 
     def test_deliveries_of_a_group_are_spaced_by_its_rate(self, driver: Driver) -> None:
         limited(driver, "a1 a2 a3 b1 b2 -1 -2 -3", group_rate=interval("5/s"))
