@@ -1,5 +1,6 @@
 """What becomes of properties and headers, there and back again."""
 
+import math
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, cast
@@ -120,6 +121,7 @@ def test_properties_and_typed_headers_come_back_as_they_were() -> None:
         "bytes": b"\xff",
         "time": datetime(2030, 1, 1, tzinfo=UTC),
         "money": Decimal("1.50"),
+        "no number": [float("inf"), float("-inf")],
         "amqp-key": "mine",
         "content-type": "a header",
         "like ours": {"amqp:bytes": "no hex"},
@@ -145,6 +147,12 @@ def test_properties_and_typed_headers_come_back_as_they_were() -> None:
     told = back.headers or {}
     assert {name: told[name] for name in headers} == headers
     assert "x-delay" not in told
+
+
+def test_a_header_that_is_no_number_stays_one() -> None:
+    item = item_of(arrival({"ratio": float("nan")}))
+    headers = to_amqp(message(item.headers), ADDRESS).properties.headers or {}
+    assert math.isnan(cast(Any, headers["ratio"]))
 
 
 @pytest.mark.parametrize(

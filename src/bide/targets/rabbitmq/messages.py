@@ -213,6 +213,8 @@ def _tagged(value: Any, depth: int = 0) -> Any:
             return {"amqp:time": value.timestamp()}
         case Decimal():
             return {"amqp:decimal": str(value)}
+        case float() if not isfinite(value):
+            return {"amqp:float": str(value)}
         case _:
             return value
 
@@ -230,6 +232,8 @@ def _untagged(value: Any) -> Any:
             return datetime.fromtimestamp(seconds, UTC)
         case {"amqp:decimal": str(text), **rest} if not rest:
             return Decimal(text)
+        case {"amqp:float": str(text), **rest} if not rest:
+            return float(text)
         case {"amqp:table": dict(table), **rest} if not rest:
             return {name: _untagged(element) for name, element in table.items()}
         case dict():
