@@ -1,7 +1,7 @@
 """Exports: a queue as lines of JSON, one message per line, written and read."""
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -95,7 +95,7 @@ def to_line(message: Message) -> str:
         line.body = msgspec.Raw(message.data)
     else:  # bytes, or JSON that no program can read: an import stores it as bytes
         line.raw = message.data
-    return _encode(line).decode()
+    return bodies.on_one_line(_encode(line)).decode()
 
 
 def to_lines(messages: Iterable[Message]) -> Iterator[str]:
@@ -146,10 +146,12 @@ def _item(text: str | bytes, number: int, max_body: int) -> Item:
         check_name(line.id)
         if (line.body is msgspec.UNSET) == (line.raw is None):
             raise InvalidArgument("it needs a `body`, or `bytes` in base64")
-        body: Any = line.raw
-        if body is None:
-            body = msgspec.json.decode(line.body)  # type: ignore[arg-type]
-        data, is_json = bodies.encode(body, max_body, decoded=True)
+        if isinstance(line.body, msgspec.Raw):  # as it is: to decode a number may round it
+            data = bytes(line.body)
+            bodies.check_json(data, "body")
+        else:
+            data = line.raw or b""
+        bodies.check_size(data, max_body)
         if line.rule is not None or line.run is not None:
             from bide.model.runs import check_rule_and_run  # here: most messages do not repeat
 
@@ -157,7 +159,7 @@ def _item(text: str | bytes, number: int, max_body: int) -> Item:
         return Item(
             line.id,
             data,
-            json=is_json,
+            json=line.raw is None,
             at=line.due,
             **check_options(line),
             expires=line.expires,

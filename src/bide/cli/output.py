@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 import click
 import msgspec
 
+from bide.model.body import on_one_line
+
 if TYPE_CHECKING:
     from rich.console import Console, JustifyMethod
     from rich.progress import Progress
@@ -110,7 +112,7 @@ class Output:
 
     def json(self, value: Any) -> None:
         """Print a value as one line of JSON."""
-        line = msgspec.json.encode(value).decode()
+        line = on_one_line(msgspec.json.encode(value)).decode()
         if not sys.stdout.encoding.lower().startswith("utf"):
             line = json.dumps(msgspec.json.decode(line), separators=(",", ":"))  # all in ASCII
         sys.stdout.write((escape_json(line) if sys.stdout.isatty() else line) + "\n")

@@ -29,6 +29,9 @@ _OTHERS = bytes(set(range(256)) - set(b'[]{}"'))
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 """Makes curly brackets square."""
 
+_LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
+"""Makes each line end a space. Strings of JSON have no line ends: there they are escaped."""
+
 _STEPS = {ord("["): 1, ord("]"): -1}
 """By how much a bracket changes the depth."""
 
@@ -124,11 +127,7 @@ def encode(body: Any, limit: int = MAX_BODY, *, decoded: bool = False) -> tuple[
     """
     is_raw = type(body) not in _NO_NAN and isinstance(body, _RAW)
     data = bytes(body) if is_raw else _to_json(body, decoded=decoded)
-    if len(data) > limit:
-        raise InvalidArgument(
-            f"body takes {len(data):,} bytes, the limit is {limit:,}; store it elsewhere and put a "
-            "reference, or raise the limit with max_body="
-        )
+    check_size(data, limit)
     return data, not is_raw
 
 
@@ -177,6 +176,19 @@ def encode_all(
         encoded = [encode(body, limit) for body in bodies]
         return [data for data, _ in encoded], [is_json for _, is_json in encoded]
     return texts, [True] * len(texts)
+
+
+def check_size(data: bytes, limit: int) -> None:
+    """Check that an encoded body has at most `limit` bytes.
+
+    Raises:
+        InvalidArgument: it has more.
+    """
+    if len(data) > limit:
+        raise InvalidArgument(
+            f"body takes {len(data):,} bytes, the limit is {limit:,}; store it elsewhere and put a "
+            "reference, or raise the limit with max_body="
+        )
 
 
 def check_depth(data: bytes) -> None:
@@ -362,6 +374,16 @@ def is_readable(data: bytes) -> bool:
     except InvalidArgument:
         return False
     return True
+
+
+def on_one_line(data: bytes) -> bytes:
+    """Return JSON without line ends, as lines of JSON need it: outside of strings, they are spaces.
+
+    Example:
+        >>> on_one_line(b'{"total":\\n1.50}')
+        b'{"total": 1.50}'
+    """
+    return data.translate(_LINE_ENDS)
 
 
 def _explain(body: Any, error: Exception) -> str:

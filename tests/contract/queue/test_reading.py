@@ -16,9 +16,11 @@ import bide
 from bide import InvalidArgument, NewMessage
 from bide.exports import commands_of
 from bide.lane import waiting_claims
+from bide.model.commands import Put
 from bide.model.limits import IMPORT_LINES, MAX_BODY, MAX_RESULT
+from bide.model.message import Item
 from bide.testing.clock import FakeClock
-from bide.testing.hooks import count_waiting, lane_of
+from bide.testing.hooks import count_waiting, execute, lane_of
 from tests.contract.queue.conftest import Make
 from tests.start import START
 
@@ -503,6 +505,24 @@ def test_lines_are_json_that_people_can_read(full: Any) -> None:
     assert lines["bytes"]["bytes"] == "AP8="
     assert "body" not in lines["bytes"]
     assert lines["tried"]["failures"][0][3] == "no luck"
+
+
+@pytest.mark.parametrize(
+    ("body", "in_line"),
+    [
+        (b'{"rate": 1.10, "total": 12345678901.123456789}',) * 2,
+        (b'{\n "text":\r\n"a\\nb"\n}', b'{  "text":  "a\\nb" }'),
+    ],
+)
+def test_json_goes_through_an_export_as_it_is_on_one_line(
+    plain: bide.Queue, make: Any, body: bytes, in_line: bytes
+) -> None:
+    execute(plain, Put(plain.name, [Item("a", body, json=True)]))
+    (line,) = make(plain.name).export()
+    copy = make("copy")
+    assert in_line.decode() in line
+    copy.load([line])
+    assert copy.get("a").data == in_line
 
 
 def test_lines_by_hand_need_little(orders: Any) -> None:

@@ -9,6 +9,9 @@ import pytest
 from click.testing import Result
 
 import bide
+from bide.model.commands import Put
+from bide.model.message import Item
+from bide.testing.hooks import execute
 
 Bide = Callable[..., Result]
 
@@ -77,6 +80,12 @@ def test_bytes_are_base64_in_json(run: Bide, orders: bide.Queue) -> None:
     orders.put(b"\xff\x00", id="a")
     found = json.loads(run("get", "orders", "a", "--json").output)
     assert (found["bytes"], "body" in found) == ("/wA=", False)
+
+
+def test_a_body_of_several_lines_is_on_one_in_json(run: Bide, orders: bide.Queue) -> None:
+    execute(orders, Put("orders", [Item("a", b'{\n "n": 1.50\n}', json=True)]))
+    (line,) = run("scan", "orders", "--json").output.splitlines()
+    assert '"body":{  "n": 1.50 }' in line
 
 
 def test_peek_shows_what_goes_out_next(run: Bide, orders: bide.Queue) -> None:
