@@ -14,8 +14,9 @@ import redis
 import bide
 from bide import NewMessage
 from bide.engines.postgres.settings import read_url
-from bide.model.commands import Configure, Put
+from bide.model.commands import Configure, History, Put
 from bide.model.message import KEPT_FAILURES, UNREADABLE, Failure, Item
+from bide.model.replies import Ends, Reply
 from bide.moving import Mover
 from bide.moving.steps import MOVING
 from bide.server.app import ServerApp
@@ -82,6 +83,24 @@ def test_the_counters_say_what_happened(full: bide.Queue, new: bide.Queue) -> No
     assert (here.put, here.moved) == (5, 0)
     assert (there.died, here.died) == (1, 0)  # that a message is set aside is no failure
     assert new.counts().sizes.total == 5
+
+
+def test_who_waits_for_a_result_hears_of_no_death(
+    stores: Stores, old: bide.Queue, new: bide.Queue
+) -> None:
+    for queue in (old, new):
+        queue.configure(history="1d", result_ttl="1d")
+    old.put(1, id="a", delay=60)
+    told: list[Reply] = []
+    for store in ("old", "new"):
+        stores.engines[store].after = lambda commands, store=store: told.append(  # type: ignore[misc]
+            stores.ask(store, History("orders", "a"))
+        )
+    bide.move(old, new)
+    assert {reply.state for reply in told if isinstance(reply, Ends)} == {"delayed", None}
+    with pytest.raises(bide.NotAcked, match="a was moved"):
+        old.result("a")
+    assert ([end.how for end in old.history("a")], new.history("a")) == (["moved"], [])
 
 
 def test_a_due_message_is_claimable_in_the_target(old: bide.Queue, new: bide.Queue) -> None:

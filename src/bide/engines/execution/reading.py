@@ -60,6 +60,8 @@ def history(store: QueueStore[Any], command: cmd.History) -> Ends:
     queue = store.look(command.queue)
     record = queue.load([command.id], bodies=False).get(command.id)
     state = None if record is None else record.state_at(queue.now)
+    if record is not None and record.in_transit:
+        state = "delayed"  # as it will be
     return Ends(state, within_budget(queue.ends_of(command.id), command.max_bytes))
 
 

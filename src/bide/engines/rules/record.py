@@ -113,8 +113,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def in_transit(self) -> bool:
-        """Whether a move has made it a dead letter: a change would be lost."""
-        return bool(self.failures) and self.failures[-1].reason.startswith(IN_TRANSIT)
+        """Whether a move has made it a dead letter: it has not ended; a change would be lost."""
+        if self.state != "dead" or not self.failures:
+            return False
+        return self.failures[-1].reason.startswith(IN_TRANSIT)
 
     def claimed(self, queue: str, holder: str, until: int) -> Message:
         """Return the record as the message that a worker gets, who holds it until a time.

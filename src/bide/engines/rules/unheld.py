@@ -14,11 +14,12 @@ from bide.engines.rules.change import (
     Change,
     Facts,
     delayed,
+    ended,
     finished,
     ready,
     unchanged,
 )
-from bide.engines.rules.leases import died, put_off, stop, with_failure
+from bide.engines.rules.leases import put_off, stop, with_failure
 from bide.engines.rules.record import Record
 from bide.model.command_parts import NewTime
 from bide.model.commands import BuryCommand, Cancel, Edit, Postpone, Purge, Reschedule, Revive
@@ -72,7 +73,7 @@ def edit(record: Record, command: Edit, place: int, facts: Facts) -> Change:
     """Change fields of the message; a dead letter gets no due time."""
     new_time = command.times[place] if command.times else NewTime()
     due = command.due(facts.now) if new_time.due is None else new_time.due
-    if record.state == "dead" and (due is not None or record.in_transit):
+    if record.in_transit or (record.state == "dead" and due is not None):
         return unchanged(record, facts.now)
     if record.state not in (*WAITING, "dead") or command.if_due not in (None, record.due):
         return unchanged(record, facts.now)
@@ -123,8 +124,8 @@ def set_aside(record: Record, command: BuryCommand, place: int, facts: Facts) ->
     if record.state not in WAITING:
         return unchanged(record, facts.now)
     failed_record = with_failure(record, record.attempt, command.reason, facts.now)
-    # It has not failed: a move takes it to another store.
-    return replace(died(failed_record, command.actor, facts), before=record, counts=())
+    # It has not failed, nor ended: a move takes it to another store.
+    return Change(record, ended(failed_record, "dead", facts.now))
 
 
 def purge(record: Record, command: Purge, place: int, facts: Facts) -> Change:

@@ -3,7 +3,8 @@
 
 from bide.model import commands as cmd
 from bide.model.ended import KEPT_ENDS, STOPPED_KEEP
-from bide.model.message import FORGET
+from bide.model.message import FORGET, IN_TRANSIT, Failure
+from bide.model.replies import Ends
 from bide.testing.conformance.driver import HOUR, START, Driver, numbered
 
 
@@ -98,6 +99,19 @@ class EndCases:
         assert [each.id for each in driver.ended(how="moved")] == ["a"]
         flow = driver.counts().flow
         assert (flow.put, flow.moved, flow.purged, flow.gone) == (2, 1, 1, 2)
+
+    def test_what_a_move_has_under_way_has_not_ended(self, driver: Driver) -> None:
+        driver.configure(history=HOUR, result_ttl=HOUR)
+        mark = f"{IN_TRANSIT}move x"
+        driver.put("a")
+        driver.set_aside("a", reason=mark)  # as in the source, and as in the target:
+        driver.put("b", died=START, failures=(Failure(0, START, "", mark),))
+        assert [driver.history(id) for id in "ab"] == [Ends("delayed", [])] * 2
+        assert {message.id for message in driver.page("dead").messages} == {"a", "b"}
+        assert [driver.revive(id)[0].done for id in "ab"] == [True, True]
+        assert driver.history("a") == Ends("ready", [])
+        driver.bury(*driver.hold(1), reason=f"not {mark}")
+        assert driver.history("a").state == "dead"
 
     def test_only_dead_letters_can_have_been_moved(self, driver: Driver) -> None:
         driver.put("a")

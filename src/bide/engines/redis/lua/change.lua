@@ -130,8 +130,7 @@ local function do_verb(r, token)
     delete(r, how)
   elseif verb == 'bury' and not is_failure then
     add_failure(r, reason, now)
-    remember_end(r, 'dead', actor)
-    set_aside(r, 'dead')  -- it has not failed: a move takes it to another store
+    set_aside(r, 'dead')  -- it has not failed, nor ended: a move takes it to another store
   elseif not is_failure then
     put_back(r)
   elseif failed(r, reason, now, true, verb == 'bury') then  -- an attempt is left, or it repeats

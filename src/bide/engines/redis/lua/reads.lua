@@ -180,11 +180,15 @@ local function look(id)
   local state = null  -- of the message with this id that is there now
   local text = call('HGET', RECORDS, id)
   if text then
-    local r = parse(id, text) or {state = 'dead'}
+    local r = parse(id, text) or {state = 'dead', failures = {}}
     local lease = read_lease(call('HGET', LEASES, id))
     local held = lease and lease.order == r.order
     state = r.state or held and 'leased' or (r.due <= now or call('ZSCORE', READY, r.member)) and 'ready'
       or 'delayed'
+    local last = r.failures[#r.failures]
+    if state == 'dead' and last and find(last[4], '^in transit by bide ') then
+      state = 'delayed'  -- as it will be: a move or import has it under way
+    end
   end
   local ends = false
   if has('h') then

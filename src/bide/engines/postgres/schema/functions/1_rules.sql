@@ -286,6 +286,13 @@ BEGIN
          CASE WHEN q.result_ttl > 0 THEN p_result END;
 END $$;
 
+-- Whether a move or import has made a dead letter of a message on its way: a change would be lost, and the message
+-- has not ended.
+CREATE FUNCTION bide._in_transit(p_message bide.message) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+  SELECT p_message.state = DEAD_STATE
+     AND coalesce(p_message.failures, '') ~ E'"in transit by bide [^"]*"[^"]*\\]\\]$'
+$$;
+
 -- A message, which must be locked, after a failed attempt: dead if `p_dies`, else ready again; with `p_final` it
 -- has no attempt left then. One that repeats does not die: who claims it without an attempt left makes a dead
 -- letter of its run, and plans the next one.

@@ -135,7 +135,7 @@ BEGIN
         (p_if_due IS NULL OR was.due = p_if_due)
         AND (was.state < LEASED_STATE OR was.state = DEAD_STATE AND new_due IS NULL AND named.due IS NULL
         -- One that a move or import has under way is refused: the change would be lost.
-        AND coalesce(was.failures, '') !~ E'"in transit by bide [^"]*"[^"]*\\]\\]$')
+        AND NOT _in_transit(was))
       WHEN p_verb IN ('revive', 'purge', 'move') THEN was.state = DEAD_STATE
       WHEN p_verb = 'release' THEN
         was.state = LEASED_STATE AND (p_holder IS NULL OR was.holder IS NOT DISTINCT FROM p_holder)
@@ -228,7 +228,6 @@ BEGIN
         new.state := DEAD_STATE;
         new.rank := moment;
         new.failures := _failed(was.failures, was.attempt, moment, '', p_reason, NULL);
-        ending := DEAD_END;
       WHEN 'extend' THEN
         IF p_delay IS NOT NULL THEN
           new.rank := moment + p_delay;
@@ -299,7 +298,7 @@ BEGIN
       ending := NULL;
     END IF;
     IF (remembers OR was.stopping IS NOT NULL) AND ending IS NOT NULL THEN
-      PERFORM _remember_end(q, CASE ending WHEN DEAD_END THEN new ELSE was END, ending, moment, p_actor, named.note);
+      PERFORM _remember_end(q, was, ending, moment, p_actor, named.note);
     END IF;
     IF new.seq IS NULL THEN
       DELETE FROM message WHERE queue = q.id AND id = was.id;

@@ -304,7 +304,8 @@ BEGIN
   FROM (SELECT * FROM ended AS o WHERE o.queue = q.id AND o.id = p_id
         AND o.moment + 0 > right_now - _ends_kept(q)
         ORDER BY seq DESC LIMIT p_limit) AS e;
-  RETURN json_build_array((_stands(m, right_now)).state, coalesce(ends, '[]'::json));
+  RETURN json_build_array(CASE WHEN _in_transit(m) THEN DELAYED_STATE ELSE (_stands(m, right_now)).state END,
+    coalesce(ends, '[]'::json));
 END $$;
 
 -- Ids with their last ends, in the order of these, of moments from `p_first` to before `p_before` and behind

@@ -1,0 +1,2 @@
+-- Version 15: what a move has set aside has not ended. The tables stay as they are; the functions of an older version
+-- remember its end.
