@@ -11,7 +11,7 @@ from bide.model.commands import Put
 from bide.model.errors import InvalidArgument
 from bide.model.identity import check_name
 from bide.model.limits import IMPORT_LINES
-from bide.model.message import MAX_ATTEMPTS, Failure, Item, Message, Options
+from bide.model.message import IN_TRANSIT, MAX_ATTEMPTS, Failure, Item, Message, Options
 from bide.model.options import check_options, options_of
 from bide.model.parts import in_bytes
 from bide.model.times import LATEST, ExpiryMs
@@ -54,7 +54,8 @@ _encode = msgspec.json.Encoder().encode
 def to_line(message: Message) -> str:
     """Return a message as one line of JSON, without the line's end.
 
-    A lease ends with the export, so that a successor takes the place of its message.
+    A lease ends with the export, so that a successor takes the place of its message. What a move
+    has under way is alive.
     """
     if (successor := message.successor) is not None:
         message = msgspec.structs.replace(
@@ -74,6 +75,9 @@ def to_line(message: Message) -> str:
             run=successor.run,
             **options_of(successor),
         )
+    if message.state == "dead" and (message.error or "").startswith(IN_TRANSIT):
+        failures = message.failures[:-1]  # without the mark
+        message = msgspec.structs.replace(message, state="delayed", failures=failures)
     # A running attempt is not counted: it ends in this store.
     running_attempts = 1 if message.state == "leased" else 0
     is_dead = message.state == "dead"

@@ -16,9 +16,9 @@ import bide
 from bide import InvalidArgument, NewMessage
 from bide.exports import commands_of
 from bide.lane import waiting_claims
-from bide.model.commands import Put
+from bide.model.commands import BuryCommand, Put
 from bide.model.limits import IMPORT_LINES, MAX_BODY, MAX_RESULT
-from bide.model.message import Item
+from bide.model.message import IN_TRANSIT, Item
 from bide.testing.clock import FakeClock
 from bide.testing.hooks import count_waiting, execute, lane_of
 from tests.contract.queue.conftest import Make
@@ -505,6 +505,20 @@ def test_lines_are_json_that_people_can_read(full: Any) -> None:
     assert lines["bytes"]["bytes"] == "AP8="
     assert "body" not in lines["bytes"]
     assert lines["tried"]["failures"][0][3] == "no luck"
+
+
+def test_what_a_move_has_under_way_is_exported_as_it_was(
+    plain: bide.Queue, make: Any, clock: FakeClock
+) -> None:
+    orders, copy = make(plain.name), make("copy")
+    orders.put(1, id="a", delay=60)
+    orders.put(2, id="tried", expires="1h")
+    orders.claim()[0].retry("5m", "no luck")
+    before = list(orders.export())
+    execute(plain, BuryCommand(plain.name, reason=f"{IN_TRANSIT}move x", ids=["a", "tried"]))
+    assert sorted(orders.export()) == sorted(before)
+    copy.load(orders.export())
+    assert {message.state for message in copy.scan()} == {"delayed"}
 
 
 @pytest.mark.parametrize(
