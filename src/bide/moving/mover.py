@@ -10,6 +10,7 @@ import msgspec
 
 from bide.model.errors import BideError
 from bide.model.limits import MAX_PAGE, check_whole
+from bide.model.message import Message
 from bide.model.replies import Counts
 from bide.model.times import LIMITS
 from bide.moving.steps import Ledger, Moved, Steps, is_marked, onto_itself
@@ -128,20 +129,25 @@ class Mover:
         plan = Moved(self._source.name)
         # Nothing is changed, so there is no move to mark messages for, and no ledger to hold.
         steps = Steps(self._source, self._target, token="", hold=lambda: None, moved=plan)
-        for state in ("next", "dead"):
+        lapsed = 0
+        for state in ("next", "leased", "dead"):
             for page in steps.pages(state, self._batch):
-                untouched = [message for message in page if not is_marked(message)]
+                free = self._without_held(page)
+                untouched = [message for message in free if not is_marked(message)]
                 known = steps.known(untouched)
                 plan.stay(known)
-                plan.finished += len(page) - len(untouched)
+                plan.finished += len(free) - len(untouched)
                 count = len(untouched) - len(known)
                 if state == "dead":
                     plan.dead += count
                 else:
                     plan.moved += count
-                self._progress(len(page))
+                if state == "leased":
+                    lapsed += len(free)
+                self._progress(len(free))
         plan.moved += plan.finished
         plan.ends(self._source.counts())
+        plan.held = max(0, plan.held - lapsed)  # some may have been acked meanwhile
         plan.left = plan.known + plan.held
         return plan
 
@@ -173,17 +179,18 @@ class Mover:
         ways = (("next", steps.carry), ("leased", steps.carry), ("dead", steps.carry_letters))
         for state, carry in ways:
             for page in islice(steps.pages(state, self._batch), most_pages):
-                if state == "leased":
-                    # Only leases that are over: there may be no worker left whose claim ends them.
-                    now = self._source._clock.now()
-                    page = [
-                        message
-                        for message in page
-                        if message.until is not None and message.until <= now
-                    ]
-                if page:
-                    carry(page)
-                    self._progress(len(page))
+                free = self._without_held(page)
+                if free:
+                    carry(free)
+                    self._progress(len(free))
+
+    def _without_held(self, page: list[Message]) -> list[Message]:
+        """Return the messages of a page that no worker holds.
+
+        A lease may be over with no worker left whose claim ends it.
+        """
+        now = self._source._clock.now()
+        return [message for message in page if message.until is None or message.until <= now]
 
     def _passes(self, steps: Steps) -> None:
         """Go through the queue until it is empty, or until a pass did not make it smaller.

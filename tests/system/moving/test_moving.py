@@ -281,6 +281,21 @@ def test_looking_moves_nothing(full: bide.Queue, new: bide.Queue) -> None:
     assert new.counts().flow.put == 1
 
 
+def test_looking_counts_a_lease_that_is_over_as_a_run_moves_it(
+    old: bide.Queue, new: bide.Queue, clock: FakeClock
+) -> None:
+    old.put_many(range(6))
+    old.claim(2, lease=1)
+    clock.advance(1)
+    old.claim(1, lease="1h")
+    old.claim(2, lease=1)
+    clock.advance(1)
+    plan = Mover(old, new).plan()
+    assert (plan.moved, plan.held, plan.left, plan.known) == (5, 1, 1, 0)
+    moved = bide.move(old, new)
+    assert (moved.moved, moved.held, moved.left) == (5, 1, 1)
+
+
 def test_looking_knows_what_an_earlier_run_left_in_transit(
     old: bide.Queue, new: bide.Queue
 ) -> None:
