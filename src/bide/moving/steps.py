@@ -6,7 +6,8 @@ the mark of the move.
 The ledger says which process moves messages out of a store, and where to: one at a time, also after
 a crash. It is a message in the source that the mover holds. Its lease keeps other movers out, and
 lapses if the mover dies. Its token marks the messages in transit. A message with the same token in
-the target proves to the next run that this is the store to which they went.
+the target proves to the next run that this is the store to which they went. One in the source says
+that there may be copies in the target, so that a move to another store waits.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -115,30 +116,31 @@ class Ledger:
                 break
             if self._to.get(self.route.token) is not None:
                 return True
-            self._check_has_ended()
+            self._check_has_no_copies()
             self._delivery.ack()
-        self._to.put({"queue": own_route.queue}, id=own_route.token, at=LATEST / 1000)
+        proof = {"queue": own_route.queue}
+        self._to.put(proof, id=own_route.token, at=LATEST / 1000)
         _, _, source_name = own_route.queue.rpartition("/")
         _, _, target_name = own_route.into.rpartition("/")
         # The proof in the target is in the source as well: two URLs of one store.
         if source_name == target_name and self._from.get(own_route.token) is not None:
             self.finish()
             raise onto_itself(own_route.queue, self._from.url)
+        self._from.put(proof, id=own_route.token, at=LATEST / 1000)
         return False
 
-    def _check_has_ended(self) -> None:
-        """Check that the move of the ledger, which went to another store, has nothing in transit.
+    def _check_has_no_copies(self) -> None:
+        """Check that the move of the ledger, which went to another store, has left nothing there.
 
         Raises:
-            AlreadyMoving: messages are in transit to that store.
+            AlreadyMoving: messages may be in transit to that store.
         """
-        with Queue(self.route.queue, self._from._url, clock=self._from._own_clock) as source:
-            if not any(is_marked(letter, self.route.token) for letter in source.dead()):
-                return
+        if self._from.get(self.route.token) is None:
+            return
         self.abandon()
         raise errors.AlreadyMoving(
-            f"a move of {self.route.queue} to {self.route.to} was interrupted, and messages are in "
-            "transit there; finish it first, by the same move again"
+            f"a move of {self.route.queue} to {self.route.to} was interrupted, and messages may be "
+            "in transit there; finish it first, by the same move again"
         )
 
     def hold(self) -> None:
@@ -161,6 +163,7 @@ class Ledger:
 
     def finish(self) -> None:
         """Delete the ledger: nothing is in transit any more."""
+        self._from.cancel(self.route.token)
         self._to.cancel(self.route.token)
         if self._delivery is not None:
             # If the ledger is not deleted, the next run finds that nothing is in transit.

@@ -1,7 +1,7 @@
 """What comes over, what stays, also what cannot be read, and what a move says of it."""
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import redis
 import bide
 from bide import NewMessage
 from bide.engines.postgres.settings import read_url
-from bide.model.commands import Configure, History, Put
+from bide.model.commands import Command, Configure, History, Put
 from bide.model.message import KEPT_FAILURES, UNREADABLE, Failure, Item
 from bide.model.replies import Ends, Reply
 from bide.moving import Mover
@@ -24,7 +24,7 @@ from bide.server.settings import Settings
 from bide.testing.clock import FakeClock
 from bide.testing.hooks import execute, lane_of
 from tests.start import START
-from tests.system.moving.two_stores import Stores
+from tests.system.moving.two_stores import Killed, Stores
 from tests.system.server.conftest import running
 
 FIELDS = (
@@ -391,6 +391,32 @@ def test_two_movers_at_a_time_are_one_too_many(
     with pytest.raises(bide.AlreadyMoving, match="another process moves messages out of"):
         bide.move(old, new)
     assert [m.id for m in old.scan()] == ["a"]
+
+
+def test_a_killed_move_is_finished_before_one_to_another_store(
+    stores: Stores, old: bide.Queue, new: bide.Queue, clock: FakeClock
+) -> None:
+    def die(commands: Sequence[Command]) -> None:
+        """Die when the source has deleted the message, and the target does not deliver it yet."""
+        if any(
+            isinstance(command, Put) and command.on_conflict == "revive" for command in commands
+        ):
+            raise Killed
+
+    old.put(1, id="a")
+    stores.engines["new"].before = die
+    with pytest.raises(Killed):
+        bide.move(old, new)
+    assert (old.get("a"), where(new)) == (None, {"a": "dead"})
+    stores.engines["new"].before = lambda commands: None
+    clock.advance(16)
+    with bide.Queue("orders", f"memory://third-{id(stores)}", clock=clock) as third:
+        with pytest.raises(bide.AlreadyMoving, match="finish it first, by the same move again"):
+            bide.move(old, third)
+        assert bide.move(old, new).finished == 1
+        assert where(new) == {"a": "ready"}
+        old.put(2, id="b")
+        assert bide.move(old, third).moved == 1
 
 
 DAMAGED = ["ready-0", "ready-4", "ready-8", "delayed-5", "dead-1"]
