@@ -18,10 +18,10 @@ def put(driver: Driver, text: str, **fields: Any) -> None:
         driver.put(id, group=None if id[0] == "-" else id[0], **fields)
 
 
-def limited(driver: Driver, text: str, **limits: int) -> None:
+def limited(driver: Driver, text: str, priority: int = 0, **limits: int) -> None:
     """Set limits of a queue, and put messages."""
     driver.configure(**limits)
-    put(driver, text)
+    put(driver, text, priority=priority)
 
 
 class LimitCases:
@@ -86,6 +86,13 @@ class LimitCases:
         assert sorted(driver.take(3)) == ["a1", "a2", "b1"]
         assert sorted(other.take(3)) == ["a1", "a2", "b1"]
         assert (driver.take(), other.take()) == ([], [])
+
+    def test_a_message_of_another_queue_is_no_head_of_a_line(self, driver: Driver) -> None:
+        other = driver.apart("other")
+        limited(other, "a8 a9", limit=9, priority=9)
+        assert other.take(1) == ["a8"]  # and the other one gets into its line
+        limited(driver, "a1 a2 b1", limit=9)
+        assert sorted(driver.take(1) + driver.take()) == ["a1", "a2", "b1"]
 
     def test_deliveries_of_a_group_are_spaced_by_its_rate(self, driver: Driver) -> None:
         limited(driver, "a1 a2 a3 b1 b2 -1 -2 -3", group_rate=interval("5/s"))
