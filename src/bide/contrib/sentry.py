@@ -14,7 +14,7 @@ import sentry_sdk
 from sentry_sdk.consts import OP
 from sentry_sdk.integrations import Integration
 from sentry_sdk.integrations.logging import ignore_logger
-from sentry_sdk.tracing import TransactionSource
+from sentry_sdk.tracing import Span, Transaction, TransactionSource
 from sentry_sdk.utils import event_from_exception
 
 from bide.consuming import settling
@@ -102,14 +102,15 @@ async def _watch(handling: Handling, go_on: Callable[[], Awaitable[None]]) -> No
             source=TransactionSource.TASK,
             origin=ORIGIN,
         )
-        with sentry_sdk.start_transaction(transaction) as span:
+        with _started(transaction) as span:
             for name, value in _span_data(handling).items():
                 span.set_data(name, value)
             try:
                 await go_on()
             except BaseException as error:
                 failure = _failure(handling, error)
-                span.set_status("ok" if failure is None else "internal_error")
+                is_chosen = failure is None or isinstance(failure, Retry)
+                span.set_status("ok" if is_chosen else "internal_error")
                 if failure is not None and _is_reported(integration, handling, failure):
                     _capture(failure)
                 raise
@@ -120,8 +121,25 @@ async def _watch(handling: Handling, go_on: Callable[[], Awaitable[None]]) -> No
                     _capture(overtime)
 
 
+@contextmanager
+def _started(transaction: Transaction) -> Iterator[Span]:
+    """Start a transaction, and finish it with the status that was set.
+
+    Its own end would count each exception as an error.
+    """
+    span = sentry_sdk.start_transaction(transaction)
+    span.__enter__()
+    try:
+        yield span
+    finally:
+        span.__exit__(None, None, None)
+
+
 def _failure(handling: Handling, error: BaseException) -> BaseException | None:
-    """Return the error of an attempt; `None` if the handler chose its outcome, or was stopped."""
+    """Return the error of an attempt; `None` if it was discarded, or its handler was stopped.
+
+    A `Retry` is returned too: if this was the last attempt, it is why the message died.
+    """
     if handling.overran:
         return settling.overtime(handling.handler)
     match error:

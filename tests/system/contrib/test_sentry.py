@@ -211,6 +211,46 @@ def test_outcomes_that_a_handler_chooses(app: bide.App, start: Start) -> None:
     assert event["exception"]["values"][0]["value"] == "the card is expired"
 
 
+@pytest.mark.parametrize(
+    ("raised", "status"),
+    [
+        (None, None),
+        (bide.Retry("later", delay="1ms"), "ok"),
+        (bide.Discard("too old"), "ok"),
+        (bide.Bury("the card is expired"), "internal_error"),
+        (ValueError("no luck"), "internal_error"),
+    ],
+)
+def test_the_transaction_of_a_chosen_outcome_is_no_error(
+    app: bide.App, start: Start, raised: Exception | None, status: str | None
+) -> None:
+    collector = start(traces_sample_rate=1.0)
+
+    @app.handler("cards", retry=ONCE)
+    async def handle(delivery: bide.Handling) -> None:
+        if raised is not None and delivery.attempt == 1:
+            raise raised
+
+    play(app, "x", ended=lambda c: c.flow.acked + c.sizes.dead == 1)
+    ended = [one["contexts"]["trace"] for one in collector.of("transaction")]
+    assert [one.get("status") for one in ended if one["op"] == "queue.process"] == [status]
+
+
+def test_the_transaction_of_a_handler_that_is_stopped_is_no_error(
+    app: bide.App, start: Start
+) -> None:
+    collector, started = start(traces_sample_rate=1.0), threading.Event()
+
+    @app.handler("cards")
+    async def handle(body: str) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    play(app, "x", ended=lambda _: started.is_set())
+    ended = [one["contexts"]["trace"] for one in collector.of("transaction")]
+    assert [one["status"] for one in ended if one["op"] == "queue.process"] == ["ok"]
+
+
 def test_a_timeout_is_an_event(app: bide.App, start: Start) -> None:
     collector = start()
 
