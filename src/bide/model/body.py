@@ -3,10 +3,11 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, time, timedelta
 from decimal import Decimal
 from itertools import accumulate
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 import msgspec
@@ -295,20 +296,6 @@ _decode_plainly = msgspec.json.Decoder(float_hook=_finite).decode
 """Decodes numbers by Python's `float`: slower, but in a time that is bounded by their length."""
 
 
-def _has_constraints(annotation: Any) -> bool:
-    """Tell whether `Annotated` in a type has constraints of pydantic, which msgspec ignores.
-
-    Example:
-        >>> _has_constraints(list[int])
-        False
-    """
-    metadata = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
-    packages = {type(element).__module__.partition(".")[0] for element in metadata}
-    if packages & {"pydantic", "annotated_types"}:
-        return True
-    return any(_has_constraints(part) for part in get_args(annotation))
-
-
 def is_of_msgspec(value_type: Any) -> bool:
     """Tell whether msgspec decodes a type by itself; pydantic decodes the others.
 
@@ -318,30 +305,57 @@ def is_of_msgspec(value_type: Any) -> bool:
     """
     if hasattr(value_type, "model_validate_json"):  # pydantic, which need not be installed
         return False
-    # A dataclass of pydantic: msgspec would fill it without its checks. The attribute of the class
-    # itself counts: a plain subclass of one inherits it, and has no checks.
-    if "__pydantic_validator__" in getattr(value_type, "__dict__", ()):
+    return not _has_checks_of_pydantic(value_type, set())
+
+
+def _has_checks_of_pydantic(annotation: Any, seen: set[type]) -> bool:
+    """Tell whether a type has checks of pydantic that msgspec would skip, at any depth.
+
+    Those are dataclasses of pydantic, and its constraints in `Annotated`. A model of pydantic
+    inside is not among them: for that, msgspec calls `validate`.
+
+    Args:
+        annotation: the type.
+        seen: classes that were looked at before; one may contain itself.
+    """
+    if hasattr(annotation, "model_validate_json"):
         return False
-    return not _has_constraints(value_type)
+    metadata = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
+    packages = {type(element).__module__.partition(".")[0] for element in metadata}
+    if packages & {"pydantic", "annotated_types"}:
+        return True
+    parts = [get_origin(annotation), *get_args(annotation)]
+    # What `NewType` and `type X = ...` stand for.
+    parts += [getattr(annotation, name, None) for name in ("__supertype__", "__value__")]
+    if isinstance(annotation, type) and annotation not in seen:
+        seen.add(annotation)
+        if "__pydantic_validator__" in annotation.__dict__:
+            return True
+        with suppress(Exception):  # code of the user; msgspec says why it knows no such type
+            parts += get_type_hints(annotation, include_extras=True).values()
+    return any(_has_checks_of_pydantic(part, seen) for part in parts if part is not None)
 
 
 def decoder_of(value_type: Any) -> Callable[[bytes], Any]:
     """Return a function that decodes JSON into a type: of pydantic, or one that msgspec knows.
 
     Raises:
-        TypeError: neither knows it.
+        TypeError: neither knows it, or it has checks of pydantic within a type that is unknown to
+            pydantic.
     """
     decode: Callable[[bytes], Any]
     if is_of_msgspec(value_type):
         decode = msgspec.json.Decoder(value_type, dec_hook=validate).decode
     elif hasattr(value_type, "model_validate_json"):  # a model of pydantic
         decode = value_type.model_validate_json
-    elif _has_constraints(value_type):
-        from pydantic import TypeAdapter
+    else:
+        from pydantic import PydanticUserError, TypeAdapter
 
-        decode = TypeAdapter(value_type).validate_json
-    else:  # a dataclass of pydantic
-        decode = value_type.__pydantic_validator__.validate_json
+        try:
+            decode = TypeAdapter(value_type).validate_json
+        except PydanticUserError as error:
+            reason = str(error).partition("\n")[0]
+            raise TypeError(f"pydantic is to check a part of it, and cannot: {reason}") from error
     return decode
 
 

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from inspect import iscoroutinefunction
 from types import ModuleType, SimpleNamespace
-from typing import Annotated, Any, Optional, Self, TypedDict
+from typing import Annotated, Any, NamedTuple, NewType, Optional, Self, TypedDict
 
 import msgspec
 import pydantic
@@ -122,6 +122,72 @@ def test_a_dataclass_of_pydantic_validates_by_itself() -> None:
         pass
 
     assert isinstance(decoder(Special, "f")(claimed({"id": 4}).message), Special)
+
+
+@dataclasses.dataclass
+class Holding:
+    part: Checked
+
+
+class Named(NamedTuple):
+    part: Checked
+
+
+CheckedId = NewType("CheckedId", Checked)
+
+
+@dataclasses.dataclass
+class Tree:
+    branches: "list[Tree]"
+    leaf: Annotated[int, pydantic.Field(ge=0)] = 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (list[Checked], [{"id": -1}]),
+        (Checked | None, {"id": -1}),
+        (dict[str, Checked], {"a": {"id": -1}}),
+        (CheckedId, {"id": -1}),
+        (Holding, {"part": {"id": -1}}),
+        (list[Holding], [{"part": {"id": -1}}]),
+        (Named, [{"id": -1}]),
+        (Tree, {"branches": [{"branches": [], "leaf": -1}]}),
+    ],
+)
+def test_checks_of_pydantic_hold_within_other_types(kind: Any, body: Any) -> None:
+    with pytest.raises(Unfit, match="greater than or equal to 0"):
+        decoder(kind, "f")(claimed(body).message)
+    valid = msgspec.json.decode(msgspec.json.encode(body).replace(b"-1", b"1"))
+    assert "1" in str(decoder(kind, "f")(claimed(valid).message))
+
+
+class StructHolding(msgspec.Struct):
+    part: Checked
+
+
+@pytest.mark.parametrize("kind", [StructHolding, list[StructHolding]])
+def test_a_type_whose_checks_nobody_can_make_is_refused(kind: Any) -> None:
+    with pytest.raises(bide.InvalidArgument, match="pydantic is to check a part of it, and cannot"):
+        decoder(kind, "f")
+
+
+class ModelWithin(pydantic.BaseModel):
+    id: Annotated[int, pydantic.Field(ge=0)]
+
+
+class StructOfModel(msgspec.Struct):
+    part: ModelWithin
+
+
+class DictOfModel(TypedDict):
+    part: ModelWithin
+
+
+@pytest.mark.parametrize("kind", [StructOfModel, DictOfModel])
+def test_models_of_pydantic_are_checked_within_other_types(kind: Any) -> None:
+    with pytest.raises(Unfit, match="greater than or equal to 0"):
+        decoder(kind, "f")(claimed({"part": {"id": -1}}).message)
 
 
 @pytest.mark.parametrize(
