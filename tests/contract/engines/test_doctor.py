@@ -18,7 +18,7 @@ import pytest
 import redis
 
 import bide
-from bide.engines.findings import EXAMPLES, LONGEST, examine
+from bide.engines.findings import EXAMPLES, LONGEST, Finding, examine
 from bide.engines.postgres.settings import read_url
 from bide.engines.redis.layout import ended_key, records_key, shard_of, slot_of
 from bide.engines.sqlite import doctor as sqlite_doctor
@@ -330,6 +330,29 @@ def test_postgres_that_is_set_up_dangerously(
         found = told(careless.url)
         assert level(found, "the schema is of version 99") == "danger"
         assert level(found, "none of them is connected") == "danger"
+
+
+def test_what_a_slot_without_a_reader_means(mine: PostgresServer) -> None:
+    def slot(wal: str) -> Finding:
+        return next(one for one in examine(mine.url, LONGEST) if f"(WAL: {wal})" in one.what)
+
+    with mine.client() as client:
+        client.execute("SELECT pg_create_physical_replication_slot('idle')")
+        assert slot("none").loss == "it keeps no WAL yet"
+        client.execute("SELECT pg_create_physical_replication_slot('forgotten', true)")
+        assert slot("reserved").loss.startswith("the server keeps all WAL for it")
+        assert "set max_slot_wal_keep_size" in slot("reserved").fix
+        client.execute("ALTER SYSTEM SET max_slot_wal_keep_size = 0")
+        client.execute("ALTER SYSTEM SET wal_keep_size = 0")
+        client.execute("SELECT pg_reload_conf()")
+        until(client, "SHOW max_slot_wal_keep_size", [("0",)])
+        assert slot("reserved").loss.endswith("up to max_slot_wal_keep_size")
+        for _ in range(2):
+            client.execute("CREATE TABLE t (); DROP TABLE t; SELECT pg_switch_wal()")
+        assert "is removed at the next checkpoint" in slot("unreserved").loss
+        client.execute("CHECKPOINT")
+        lost = slot("lost")
+        assert (lost.level, "start what reads it" in lost.fix) == ("warning", False)
 
 
 def test_postgres_that_is_set_up_well(mine: PostgresServer) -> None:

@@ -27,6 +27,13 @@ MANY_DEAD_ROWS = 100_000
 PAGE = 500
 """The number of rows of messages that are fetched at a time."""
 
+_SLOT_CONSEQUENCES = {
+    None: "it keeps no WAL yet",
+    "unreserved": "WAL that its reader needs is removed at the next checkpoint",
+    "lost": "its reader has lost WAL that it needs, and cannot go on",
+}
+"""What a replication slot without a reader means, by its `wal_status`."""
+
 Ask = Callable[..., list[Any]]
 """Runs a query with arguments, and returns its rows with named columns."""
 
@@ -199,18 +206,24 @@ def _slots(ask: Ask) -> Iterator[Finding]:
     """Look for replication slots that no client reads: the server keeps its log (WAL) for them."""
     for row in ask(
         "SELECT slot_name, wal_status, NOT pg_is_in_recovery()"
-        " AND pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn) > 1073741824 AS behind"
+        " AND pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn) > 1073741824 AS behind,"
+        " current_setting('max_slot_wal_keep_size') <> '-1' AS limited"
         " FROM pg_replication_slots WHERE NOT active"
     ):
-        is_limited = row.wal_status in ("unreserved", "lost")  # by max_slot_wal_keep_size
+        if row.limited:
+            otherwise = "the server keeps WAL for it, up to max_slot_wal_keep_size"
+        else:
+            otherwise = "the server keeps all WAL for it until the disk is full, and stops"
+        drop = f"SELECT pg_drop_replication_slot('{row.slot_name}')"
+        if row.wal_status == "lost":
+            fix = f"{drop}, and make its reader anew"
+        else:
+            fix = f"start what reads it, or {drop}"
         yield Finding(
-            "danger" if row.behind and not is_limited else "warning",
-            f"the replication slot {row.slot_name} has no reader (WAL: {row.wal_status})",
-            "its standby must be copied again"
-            if row.wal_status == "lost"
-            else "the server keeps all WAL for it until the disk is full, and stops",
-            f"start what reads it, or SELECT pg_drop_replication_slot('{row.slot_name}'); "
-            "and set max_slot_wal_keep_size",
+            "danger" if row.behind and not row.limited else "warning",
+            f"the replication slot {row.slot_name} has no reader (WAL: {row.wal_status or 'none'})",
+            _SLOT_CONSEQUENCES.get(row.wal_status, otherwise),
+            fix if row.limited else f"{fix}; and set max_slot_wal_keep_size",
         )
 
 
