@@ -44,6 +44,9 @@ _VALUES = {"drop": "drop_later_than", "spread": "spread", "rate": "rate"}
 _FLAGS = {"latest of group": "latest_of_group", "fresh first": "fresh_first"}
 """The words of a plan as text, and the fields that they stand for: with a value, and without."""
 
+LONGEST_PLAN = 1_000
+"""The maximum length of a plan that is given as text, in characters."""
+
 _FORMS = (
     '"drop 6h", "latest of group", "spread 10m" or "rate 100/s", and "fresh first", with commas '
     "between them"
@@ -159,8 +162,13 @@ def plan_of(value: Any, what: str = "overdue") -> Recovery:
             f"{what} cannot be of type {type(value).__name__}; give a bide.Recovery, or text: "
             f"{_FORMS}"
         )
+    if len(value) > LONGEST_PLAN:
+        raise InvalidArgument(
+            f"{what}={value[:64]!r}... has {len(value):,} characters, the limit is "
+            f"{LONGEST_PLAN:,}; write {_FORMS}"
+        )
     fields: dict[str, Any] = {}
-    for part in value[:1_000].split(","):
+    for part in value.split(","):
         words = re.sub(r"\s+", " ", part).strip()
         verb, _, value_text = words.partition(" ")
         name = _FLAGS.get(words) or (_VALUES.get(verb) if value_text else None)

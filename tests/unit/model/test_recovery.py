@@ -252,6 +252,7 @@ def test_a_plan_is_read(text: str, plan: Recovery) -> None:
         ("drop 0s", "drop_later_than must be longer than 0"),
         ("spread 10m, rate 5/s", "give spread= or rate=, not both"),
         ("", "is not a plan"),
+        ("drop 6h" + " " * 1_000 + ", spread 10m", "has 1,019 characters, the limit is 1,000"),
         (5, "cannot be of type int; give a bide.Recovery"),
     ],
 )
