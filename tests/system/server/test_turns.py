@@ -127,3 +127,17 @@ def test_they_are_capped_and_others_go_on(
     audit.join()
     assert found == [200]
     assert shop.get(f"{Q}/audit").json["balanced"]
+
+
+def test_what_follows_an_unforeseen_failure_in_a_batch_is_executed(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(self: SlowReads, command: Command, owner: object = None) -> Reply:
+        raise ZeroDivisionError("an error that nobody foresaw")
+
+    monkeypatch.setattr(SlowReads, "read", broken)
+    server = serve()
+    put = {"command": "put", "queue": "orders", "items": [{"id": "b", "data": "MQ=="}]}
+    recount = {"command": "count", "queue": "orders", "recount": True}
+    assert server.post("/v1/batch", {"commands": [recount, put]}).status == 500
+    assert server.get(f"{Q}/messages/b").status == 200

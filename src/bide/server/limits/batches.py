@@ -15,7 +15,7 @@ from bide.engines.cursor import BEGIN
 from bide.engines.ended_pages import EndPosition
 from bide.engines.port import Identity
 from bide.model import commands as cmd
-from bide.model.errors import BideError, StoreBusy
+from bide.model.errors import StoreBusy
 from bide.model.replies import Claimed, EndedPage, Found, Page, Reply
 from bide.server.limits.gate import Gate, Visit
 from bide.server.limits.reply_budget import room_for
@@ -194,13 +194,17 @@ class Batches:
             self._fewer_under_way.set()
 
     async def _slow_read(self, command: cmd.Command, visit: Visit) -> Answer:
-        """Execute a slow read; return its reply or its error."""
+        """Execute a slow read; return its reply or its error.
+
+        A caller with too many of them gets `StoreBusy` for this command; the rest of the batch
+        goes on.
+        """
         try:
             with visit.slowly():
                 return await self._gate.slow_reads.read(command, self)
         except Problem as problem:
             return StoreBusy(str(problem))
-        except BideError as error:
+        except Exception as error:  # noqa: BLE001  (as `_execute` returns it)
             return error
 
 
