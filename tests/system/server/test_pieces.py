@@ -84,6 +84,13 @@ def test_too_many_and_too_long() -> None:
         split(b'{"messages": [{}, {"a": [' + b"1," * 100_000 + b"1]}]}", 100_000)
 
 
+def test_an_object_may_take_exactly_so_many_bytes() -> None:
+    data = b'{"messages": [{"a": 12345}]}'
+    assert split(data, 12)[1] == [b'{"a": 12345}']
+    with pytest.raises(Problem, match=r"messages\[0\] takes more than 11 bytes"):
+        split(data, 11)
+
+
 @pytest.mark.parametrize(
     "value",
     [

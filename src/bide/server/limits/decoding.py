@@ -116,8 +116,11 @@ async def _end_of_object(data: bytes, begin: int, number: int, longest: int, pau
         # Without escapes, each quote begins or ends a string; the length stays the same.
         piece = piece.replace(b"\\\\", b"  ").replace(b'\\"', b"  ")
         depth_after, in_string_after = _scan(piece, depth, in_string)
-        if depth_after is None:
-            return at + _end_in(piece, depth, in_string)
+        if depth_after is None:  # it ends in this piece
+            end = at + _end_in(piece, depth, in_string)
+            if end - begin > longest:
+                break
+            return end
         at += len(piece)
         depth, in_string = depth_after, in_string_after
         size = min(2 * size, SLICE)
