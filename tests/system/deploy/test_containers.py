@@ -238,7 +238,12 @@ def test_a_pod_is_probed_where_it_answers_and_stopped_in_time(deployment: Any) -
             "health": port_of(words, "--health-port"),
             "metrics": port_of(words, "--metrics"),
         }
-        assert {(probe["path"], probe["port"]) for probe in probes.values()} == {("/", "health")}
+        assert {probe["port"] for probe in probes.values()} == {"health"}
+        assert {kind: probe["path"] for kind, probe in probes.items()} == {
+            "startup": "/",
+            "liveness": "/live",
+            "readiness": "/",
+        }
     else:
         assert ports == {"http": PORT}
         assert {kind: probe["path"] for kind, probe in probes.items()} == {

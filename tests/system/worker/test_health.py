@@ -60,6 +60,9 @@ def test_health_and_logs_for_machines(tmp_path: Path) -> None:
         (tmp_path / "held up").touch()
         os.kill(children(process)[0], signal.SIGKILL)
 
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/live?x=1", timeout=60) as answer:
+            assert answer.status == 200  # nothing hangs: a restart of the worker mends nothing
+
         def unwell() -> bool:
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60).close()
@@ -191,13 +194,18 @@ def test_a_process_that_is_not_heard_of_or_is_stuck_is_not_well() -> None:
         supervisor = Supervisor([sys.executable, "-c", "import time; time.sleep(60)"])
         (slot,) = supervisor.slots
         process = slot.process = supervisor.start_process(1)
+        process.reported -= 11
+        assert supervisor.trouble() == "process 1 is not ready"
+        assert supervisor.hang() is None  # it starts, perhaps while the store is away
+        process.reported += 11
         process.report = ProcessReport(ready=True)
-        assert supervisor.trouble() is None
+        assert supervisor.trouble() is supervisor.hang() is None
         process.report = ProcessReport(ready=True, stuck=["q", "r"])
         told = "all slots of q, r are taken by handlers that do not return"
-        assert supervisor.trouble() == f"process 1: {told}"
+        assert supervisor.trouble() == supervisor.hang() == f"process 1: {told}"
         process.reported -= 11
-        assert supervisor.trouble() == "the event loop of process 1 is blocked"
+        told = "the event loop of process 1 is blocked"
+        assert supervisor.trouble() == supervisor.hang() == told
         supervisor.stop()
         await asyncio.wait([process.over])
 

@@ -209,6 +209,37 @@ def test_the_cause_names_each_signal(number: int, cause: str) -> None:
 
 
 @pytest.mark.process
+def test_the_watchdog_of_systemd_is_fed_while_a_process_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """systemd would kill the others as well, and could not bring back a store either."""
+    told: list[str] = []
+    monkeypatch.setattr("bide.worker.process.supervisor.notify", told.append)
+
+    async def story() -> None:
+        supervisor = Supervisor(["true"], 2)
+        for slot in supervisor.slots:
+            slot.process = supervisor.start_process(slot.number)
+            slot.process.report = ProcessReport(ready=True)
+        first, second = (slot.process for slot in supervisor.slots)
+        assert first is not None
+        assert second is not None
+        supervisor.publish_health(feeds_watchdog=True)
+        supervisor.slots[0].process = None  # it has died, and waits for its turn
+        supervisor.publish_health(feeds_watchdog=True)
+        starting = supervisor.slots[0].process = supervisor.start_process(1)
+        starting.reported -= 60  # it waits for the store
+        supervisor.publish_health(feeds_watchdog=True)
+        second.reported -= 60
+        supervisor.publish_health(feeds_watchdog=True)
+        await asyncio.wait([first.over, second.over, starting.over])
+
+    asyncio.run(story())
+    words = [text.partition("=")[0] for text in told]
+    assert words == ["READY", "WATCHDOG", "WATCHDOG", "WATCHDOG"]
+
+
+@pytest.mark.process
 def test_the_watchdog_of_systemd_guards_also_during_a_reload(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

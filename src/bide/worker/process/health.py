@@ -10,6 +10,9 @@ from pathlib import Path
 from bide.logs import logger
 from bide.observing.listening import unlistenable
 
+LIVE = b"/live"
+"""The path for probes of liveness; every other one is for readiness."""
+
 _log = logger("bide.worker")
 
 
@@ -28,6 +31,7 @@ async def serve_health(
     host: str,
     port: int,
     trouble: Callable[[], str | None],
+    hang: Callable[[], str | None],
     notices: Callable[[], list[str]],
 ) -> asyncio.Server:
     """Answer every HTTP request on a port: 200 while the worker is well, else 503 and why.
@@ -36,6 +40,7 @@ async def serve_health(
         host: the address.
         port: 0 for any free one.
         trouble: returns what is wrong; `None` if all is well.
+        hang: returns what hangs, for requests of `LIVE`; `None` if nothing does.
         notices: returns lines to show beside that; they do not change the status.
 
     Raises:
@@ -46,8 +51,9 @@ async def serve_health(
         with closing(writer), suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
             # Where it is suppressed, the client has gone, or sent no HTTP.
             async with asyncio.timeout(5):  # seconds for the request
-                await reader.readuntil(b"\r\n\r\n")
-            reason = trouble()
+                head_of_request = await reader.readuntil(b"\r\n\r\n")
+            asks_for_life = head_of_request.partition(b"\r\n")[0].split(b" ")[1:2] == [LIVE]
+            reason = hang() if asks_for_life else trouble()
             status = "200 OK" if reason is None else "503 Service Unavailable"
             body = "".join(f"{line}\n" for line in (reason or "ok", *notices()))
             head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n"

@@ -129,7 +129,8 @@ class Supervisor:
     health_file: Path | None = None
     """Exists while all is well."""
     health_port: tuple[str, int] | None = None
-    """At which address and port to answer HTTP: 200 while all is well."""
+    """At which address and port to answer HTTP: 200 while all is well; at /live, while no process
+    hangs."""
     metrics: tuple[str, int] | None = None
     """At which address and port to serve Prometheus metrics."""
     exports: bool = False
@@ -159,9 +160,6 @@ class Supervisor:
         """Whether any process was ready so far."""
         self._notified_ready = False
         """Whether systemd was told that all are ready, since the last reload."""
-        self._guarded = False
-        """Whether the watchdog of systemd guards the processes: since all were ready, and also
-        during a reload, which may hang."""
 
     async def run(self) -> int:
         """Keep the processes alive until `stop`; return the exit code.
@@ -189,7 +187,9 @@ class Supervisor:
             opened.callback(self.totals.close)
             try:
                 if self.health_port is not None:
-                    server = await serve_health(*self.health_port, self.trouble, self.notices)
+                    server = await serve_health(
+                        *self.health_port, self.trouble, self.hang, self.notices
+                    )
                     opened.callback(server.close)
                 if self.metrics is not None:
                     # Here: the package may be missing.
@@ -257,14 +257,26 @@ class Supervisor:
         self._news.set()
 
     def trouble(self) -> str | None:
-        """Return what is wrong; `None` if all is well."""
+        """Return why not all processes work, for probes of readiness; `None` if all is well."""
         if self._stopping:
             return "stopping"
+        for slot in self.slots:
+            if slot.process is None or not slot.process.ready:
+                return f"process {slot.number} is not ready"
+        return self.hang()
+
+    def hang(self) -> str | None:
+        """Return which process hangs, for the watchdog and probes of liveness; `None` if none does.
+
+        Only this is a reason to kill the worker with all its processes. An empty slot, a process
+        that starts and a store that is away are none: the supervisor tries again, and the other
+        processes work meanwhile.
+        """
         now = time.monotonic()
         for slot in self.slots:
             process = slot.process
             if process is None or not process.ready:
-                return f"process {slot.number} is not ready"
+                continue
             if now - process.reported > SILENT:
                 return f"the event loop of process {slot.number} is blocked"
             if process.report.stuck:
@@ -419,18 +431,16 @@ class Supervisor:
 
     def publish_health(self, *, feeds_watchdog: bool) -> None:
         """Keep the health file up to date, tell systemd once all are ready, feed its watchdog."""
-        trouble = self.trouble()
         if self.health_file is not None:
-            update_health_file(self.health_file, trouble)
+            update_health_file(self.health_file, self.trouble())
         self.totals.ready = sum(
             slot.process is not None and slot.process.ready for slot in self.slots
         )
         reloading = any(slot.wanted or slot.fresh is not None for slot in self.slots)
         if not self._notified_ready and not reloading and self.totals.ready == len(self.slots):
-            self._notified_ready = self._guarded = True
+            self._notified_ready = True
             notify(f"READY=1\nSTATUS=processes at work: {len(self.slots)}")
-        # Until all are ready, a trouble is the start, which has a timeout of its own in systemd.
-        if feeds_watchdog and (trouble is None or not self._guarded):
+        if feeds_watchdog and self.hang() is None:
             notify("WATCHDOG=1")
 
     async def _watch(self, sources: Sources) -> None:
