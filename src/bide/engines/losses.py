@@ -6,7 +6,7 @@ if the store comes back with a smaller one.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from bide.logs import logger
@@ -44,6 +44,22 @@ def counted() -> dict[str, int]:
     """Return how many changes this process has seen to be lost, at least, by queue."""
     with _lock:
         return dict(_counts)
+
+
+def together(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return what several processes have seen to be lost, at least, by queue.
+
+    It is no sum: they see the same losses, though not all of them each.
+
+    Example:
+        >>> together([{"orders": 5}, {"orders": 4, "mails": 1}])
+        {'orders': 5, 'mails': 1}
+    """
+    most: dict[str, int] = {}
+    for part in parts:
+        for queue, count in part.items():
+            most[queue] = max(most.get(queue, 0), count)
+    return most
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import asynccontextmanager
 from typing import Any
 
+from bide.engines import losses
 from bide.logs import logger
 from bide.model.replies import Counts
 from bide.observing.families import Family, Metric
@@ -59,6 +60,7 @@ async def exporting(
     counts: Callable[[], Mapping[str, Counts]],
     families: Iterable[Family],
     more: Callable[[], Iterable[Metric]],
+    lost: Callable[[], Mapping[str, int]] = losses.counted,
 ) -> AsyncIterator[None]:
     """Export metrics during the block, if the program has set a provider before.
 
@@ -66,13 +68,15 @@ async def exporting(
         counts: reads the queues.
         families: which other metrics there may be.
         more: returns these metrics. All are read in a thread of the library.
+        lost: returns the number of lost changes by queue; by default those that this process has
+            seen.
     """
     if not is_metered():
         yield
         return
     from bide.observing.instruments import MetricsExport  # here: the package may be missing
 
-    export = MetricsExport(counts, families=families, more=more)
+    export = MetricsExport(counts, families=families, more=more, lost=lost)
     await asyncio.to_thread(export.open)  # it may wait for a collection, which reads the store
     try:
         yield

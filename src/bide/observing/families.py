@@ -78,7 +78,7 @@ CHANGES_LOST = Family(
     "counter",
     "bide.store.changes_lost",
     "{change}",
-    "Confirmed changes that the store no longer has, as far as this process knows.",
+    "Confirmed changes that the store no longer has, as far as is known here.",
     "queue",
 )
 OVERDUE = Family(
@@ -230,13 +230,17 @@ WORKER = (PROCESSES, RESTARTS, THREADS, *DELIVERIES, *CLAIMS)
 
 
 def store_metrics(
-    counts: Callable[[], Mapping[str, Counts]], now: Callable[[], float]
+    counts: Callable[[], Mapping[str, Counts]],
+    now: Callable[[], float],
+    lost: Callable[[], Mapping[str, int]] = losses.counted,
 ) -> Iterator[Metric]:
     """Yield the metrics of the store; if it does not answer, only that it is down.
 
     Args:
         counts: reads the queues.
         now: returns Unix seconds.
+        lost: returns the number of lost changes by queue; by default those that this process has
+            seen.
     """
     try:
         counts_by_queue = counts()
@@ -245,7 +249,8 @@ def store_metrics(
         yield STORE_UP.of({"": 0})
         return
     yield STORE_UP.of({"": 1})
-    yield CHANGES_LOST.of(losses.counted())
+    # From 0 on: the increase of a series that begins with the first loss is none.
+    yield CHANGES_LOST.of({**dict.fromkeys(counts_by_queue, 0), **lost()})
     for family in (*QUEUES, *FLOWS):
         yield family.of(counts_by_queue)
     yield OVERDUE.of(

@@ -23,6 +23,7 @@ from opentelemetry.metrics import (
 )
 from opentelemetry.metrics import Histogram as HistogramInstrument
 
+from bide.engines import losses
 from bide.model.replies import Counts
 from bide.observing.families import FLOWS, STORE, Family, Metric, store_metrics
 from bide.observing.tally import BOUNDS, Histogram
@@ -73,6 +74,8 @@ class MetricsExport:
         families: which other metrics there may be.
         more: returns these metrics, such as `worker_metrics`.
         now: returns Unix seconds.
+        lost: returns the number of lost changes by queue; by default those that this process has
+            seen.
         provider: by default the one that the program has set.
     """
 
@@ -83,9 +86,10 @@ class MetricsExport:
         families: Iterable[Family] = (),
         more: Callable[[], Iterable[Metric]] = tuple,
         now: Callable[[], float] = time.time,
+        lost: Callable[[], Mapping[str, int]] = losses.counted,
         provider: MeterProvider | None = None,
     ) -> None:
-        self.of_store = partial(store_metrics, counts, now)
+        self.of_store = partial(store_metrics, counts, now, lost)
         self.more = more
         self._families = (*STORE, *families)
         self._instruments = _instruments_of(provider or get_meter_provider())

@@ -13,6 +13,7 @@ from threading import Thread
 from typing import Self, cast
 from wsgiref.simple_server import WSGIServer
 
+from bide.engines import losses
 from bide.model.errors import InvalidArgument
 from bide.model.replies import Counts
 from bide.observing.families import Metric, store_metrics
@@ -36,6 +37,7 @@ def registry_of(
     *,
     more: Callable[[], Iterable[Metric]] | None = None,
     now: Callable[[], float] = time.time,
+    lost: Callable[[], Mapping[str, int]] = losses.counted,
 ) -> CollectorRegistry:
     """Return a registry whose metrics are read at each scrape.
 
@@ -43,6 +45,8 @@ def registry_of(
         counts: reads the queues; see `counts_of`.
         more: returns other metrics, such as `worker_metrics`.
         now: returns Unix seconds.
+        lost: returns the number of lost changes by queue; by default those that this process has
+            seen.
 
     Example:
         >>> from prometheus_client import generate_latest
@@ -52,7 +56,7 @@ def registry_of(
         ['bide_queue_messages{queue="orders",state="delayed"} 3.0']
     """
     registry = CollectorRegistry()
-    registry.register(_Collector(partial(store_metrics, counts, now)))
+    registry.register(_Collector(partial(store_metrics, counts, now, lost)))
     if more is not None:
         registry.register(_Collector(more))
     return registry

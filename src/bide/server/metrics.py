@@ -105,5 +105,5 @@ async def exporting_server(
             *request_metrics(figures),
         ]
 
-    async with exporting(counts, SERVER, for_threads(gathered)):
+    async with exporting(counts, SERVER, for_threads(gathered), lambda: stats().lost):
         yield

@@ -13,6 +13,7 @@ import msgspec
 
 from bide.clock import SYSTEM_CLOCK, Clock, sleep
 from bide.consuming.zone_update import keep_planned
+from bide.engines import losses
 from bide.engines.bounded_dict import BoundedDict
 from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import arun_steps
@@ -298,6 +299,7 @@ class Service:
             sent=self.pushing.pusher.sent,
             waiting=self.claimers.waiting,
             threads=self.thread_restarts,
+            lost=total([self.shared.stats.lost_before, losses.counted()]),
         )
 
     async def keep_tokens(self) -> None:

@@ -19,10 +19,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from math import ceil
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import msgspec
 
+from bide.engines import losses
 from bide.engines.bounded_dict import BoundedDict
 from bide.model.limits import MAX_FAILED_LOGINS, MAX_TALLIES
 from bide.observing.tally import Stats, Tally
@@ -423,6 +424,13 @@ class ServerStats(Stats):
     """The number of live processes in these sums."""
     threads: Mapping[str, int] = {}
     """How often threads and tasks died and were restarted, by name."""
+    lost: Mapping[str, int] = {}
+    """How many changes are lost, at least, by queue."""
+
+    def plus(self, other: Self) -> Self:
+        """Return the sum of both; of lost changes, what both have seen together."""
+        lost = losses.together([self.lost, other.lost])
+        return msgspec.structs.replace(super().plus(other), lost=lost)
 
 
 class _Posts(msgspec.Struct):
@@ -453,6 +461,9 @@ class SharedStats(SharedFile):
         super().__init__(descriptor)
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
         """The name of this process among the posts."""
+        with self._posts() as posts:
+            self.lost_before = _sum(posts).lost
+            """How many changes other processes had seen to be lost when this one began."""
 
     def post(self, stats: ServerStats) -> None:
         """Post what this process has done so far."""
@@ -464,7 +475,7 @@ class SharedStats(SharedFile):
         """Return the sums of all processes: this one until now, others until a second ago."""
         with self._posts() as posts:
             posts.living[self._name] = msgspec.Raw(_encode(stats))
-        return reduce(ServerStats.plus, map(_read, posts.living.values()), posts.ended)
+        return _sum(posts)
 
     @contextmanager
     def _posts(self) -> Iterator[_Posts]:
@@ -484,6 +495,11 @@ class SharedStats(SharedFile):
             new_offset = _HEAD.size if has_room_before else offset + size
             os.pwrite(file, data, new_offset)
             os.pwrite(file, _HEAD.pack(new_offset, len(data)), 0)
+
+
+def _sum(posts: _Posts) -> ServerStats:
+    """Return the figures of all processes."""
+    return reduce(ServerStats.plus, map(_read, posts.living.values()), posts.ended)
 
 
 def _read(post: bytes | msgspec.Raw) -> ServerStats:

@@ -118,6 +118,7 @@ def test_deliveries_are_those_of_all_processes(shop: Shop) -> None:
     assert shop.value("bide_thread_restarts_total", thread="bide-lane") == 3
     assert shop.value("bide_claims_total", queue="orders") == 3
     assert shop.value("bide_messages_claimed_total", queue="orders") == 5
+    assert shop.value("bide_store_changes_lost_total", queue="orders") == 0
     assert shop.value("bide_deliveries_total", queue="orders", outcome="acked") == 4
     assert shop.value("bide_deliveries_total", queue="orders", outcome="dead") == 0
     assert shop.value("bide_deliveries_running", queue="orders") == 1

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from bide.engines import losses
 from bide.lane.lane_thread import LaneThread
 from bide.model.commands import Claim
 from bide.model.errors import StoreUnavailable
@@ -152,6 +153,28 @@ def test_intakes_are_shown_to_callers_of_the_whole_store_alone() -> None:
         assert not monitoring.seen_by(caller, stats).sent.taken
 
 
+def test_lost_changes_are_shown_under_the_names_of_the_token_and_of_its_queues_alone(
+    serve: Serve, make_token: Any
+) -> None:
+    seen = {"shop/orders": 5, "shop/gone": 2, "mail/lossy": 1}
+    for queue, count in seen.items():
+        losses.report("a store", queue, count)
+    server = serve(auth="required")
+    shop = server.with_token(make_token("shop", "admin"))
+    for queue in ("orders", "well"):
+        shop.put(f"/v1/queues/{queue}/messages/m", {"body": 1})
+
+    def lost(client: Client) -> dict[str, float]:
+        name = "bide_store_changes_lost_total"
+        return {key[1]: count for key, count in scrape(client).items() if key[0] == name}
+
+    assert lost(shop) == {"orders": 5, "gone": 2, "well": 0}
+    everything = lost(server.with_token(make_token(None, "read")))
+    assert everything == {**everything, **seen, "shop/well": 0}
+    some = server.with_token(make_token("shop", "read", queues=["go*"]))
+    assert lost(some) == {"gone": 2}
+
+
 def test_a_namespace_reads_its_own_queues_alone(serve: Serve, make_token: Any) -> None:
     server = serve(auth="required")
     shop, mail = (server.with_token(make_token(name, "admin")) for name in ("shop", "mail"))
@@ -226,7 +249,8 @@ def some(count: int, late: float = 0.0) -> ServerStats:
     tally.lateness.observe(late)
     told = Deliveries({"2xx": count}, running=count, taken_at=count)
     sent = PushStats({"shop": tally}, {"shop": told})
-    return ServerStats({("put", 201): count}, {"put": late}, {"orders": tally}, sent, count)
+    figures = {("put", 201): count}, {"put": late}, {"orders": tally}
+    return ServerStats(*figures, sent, count, lost={"orders": count})
 
 
 def ended(descriptor: int) -> SharedStats:
@@ -252,8 +276,21 @@ def test_the_figures_of_all_are_added_up_and_of_the_dead_what_stays_true() -> No
     assert (tally.claims, tally.running, tally.lateness.count) == (14, 10, 3)
     assert (told.answers, told.running, told.taken_at) == ({"2xx": 14}, 10, 5)
     assert found.sent.tallies["shop"].claims == 14
+    assert found.lost == {"orders": 5}  # all see the same loss
     for board in boards:
         board.close()
+    os.close(descriptor)
+
+
+def test_a_process_that_begins_knows_what_others_have_seen_to_be_lost() -> None:
+    """Else its first loss is less than what was known, and does not show."""
+    descriptor = make_file()
+    gone = ended(descriptor)
+    gone.post(ServerStats(lost={"orders": 5}))
+    board = SharedStats(os.dup(descriptor))
+    assert board.lost_before == {"orders": 5}
+    for one in (gone, board):
+        one.close()
     os.close(descriptor)
 
 

@@ -23,6 +23,7 @@ from bide.observing.tally import Tally
 from bide.observing.workers import SeenProcess, gaps_before, seen_of
 from bide.worker.process.processes import ProcessReport, receive, reporting
 from bide.worker.process.runner import Runner
+from bide.worker.process.supervisor import Supervisor
 from bide.worker.process.totals import Totals
 from tests.servers import free_port
 from tests.system.worker.processes import BOUND, children, log, wait_for, worker
@@ -107,9 +108,9 @@ def tally(acked: int, running: int = 0) -> dict[str, Tally]:
     return {"q": Tally(outcomes={"acked": acked}, running=running)}
 
 
-def told(tallies: dict[str, Tally], store: str = "") -> Any:
+def told(tallies: dict[str, Tally], store: str = "", lost: int = 0) -> Any:
     """Return a process with its last report."""
-    return SimpleNamespace(report=ProcessReport(True, store, tallies))
+    return SimpleNamespace(report=ProcessReport(True, store, tallies), lost={"lossy": lost})
 
 
 def test_what_a_process_has_told_last_stays_when_it_ends() -> None:
@@ -121,6 +122,27 @@ def test_what_a_process_has_told_last_stays_when_it_ends() -> None:
     assert gathered.tallies() == tally(13, 1)
     gathered.living.append(told(tally(1)))
     assert gathered.tallies() == tally(14, 1)
+
+
+def test_a_loss_that_several_processes_see_counts_once_and_stays_when_they_end() -> None:
+    gathered = Totals()
+    first, second = told({}, lost=3), told({}, lost=5)
+    gathered.living += [first, second]
+    assert gathered.lost()["lossy"] == 5
+    gathered.ended(second)
+    assert gathered.lost()["lossy"] == 5
+
+
+def test_a_process_that_begins_counts_from_what_others_have_seen_to_be_lost() -> None:
+    async def story() -> None:
+        supervisor = Supervisor(["true"])
+        supervisor.totals.living.append(told({}, lost=5))
+        process = supervisor.start_process(1)
+        process.report = ProcessReport(lost={"lossy": 3})
+        assert supervisor.totals.lost()["lossy"] == 8
+        await process.over
+
+    asyncio.run(story())
 
 
 def test_nothing_is_read_before_a_process_has_told_where() -> None:

@@ -167,7 +167,9 @@ async def _exposition(call: ApiCall) -> bytes:
     ]
     from bide.observing.metrics import registry_of  # here: the package may be missing
 
-    registry = registry_of(read_counts, more=lambda: metrics, now=lambda: now / 1000)
+    registry = registry_of(
+        read_counts, more=lambda: metrics, now=lambda: now / 1000, lost=lambda: stats.lost
+    )
     from prometheus_client import generate_latest
 
     # In a thread: with hundreds of queues it would delay other requests too long.
@@ -180,11 +182,12 @@ def _sees_all(caller: Caller) -> bool:
 
 
 def seen_by(caller: Caller, stats: ServerStats) -> ServerStats:
-    """Return the figures of claims and pushes that a caller may see, by the caller's names."""
+    """Return the figures of queues and pushes that a caller may see, by the caller's names."""
     own = caller.own
     tallies = {
         name: tally for queue, tally in stats.tallies.items() if (name := own(queue)) is not None
     }
+    lost = {name: count for queue, count in stats.lost.items() if (name := own(queue)) is not None}
     # What is taken in from RabbitMQ is counted by exchange, which belongs to no namespace.
     sent = stats.sent if _sees_all(caller) else msgspec.structs.replace(stats.sent, taken={})
-    return msgspec.structs.replace(stats, tallies=tallies, sent=sent)
+    return msgspec.structs.replace(stats, tallies=tallies, sent=sent, lost=lost)

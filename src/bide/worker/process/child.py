@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from bide.engines import losses
 from bide.engines.registry import lives_alone
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
@@ -146,6 +147,7 @@ async def _work(app: App, orders: Orders, pipe: int, report: ProcessReport) -> N
     def figures() -> ProcessReport:
         report.tallies, report.stuck = runner.tallies(), runner.stuck()
         report.notifications_lost, report.threads = runner.notifications_lost, dict(deaths)
+        report.lost = losses.counted()
         return report
 
     def stop(*, hurry: bool = False) -> None:

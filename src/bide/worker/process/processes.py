@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from bide.logs import logger
-from bide.observing.tally import Tally
+from bide.observing.tally import Tally, total
 from bide.tasks import background
 
 BEAT = 1.0
@@ -45,6 +45,8 @@ class ProcessReport(msgspec.Struct, omit_defaults=True):
     """Whether other processes cannot wake its claims."""
     threads: Mapping[str, int] = {}
     """How often its threads and tasks died and were restarted, by name."""
+    lost: Mapping[str, int] = {}
+    """How many changes it has seen to be lost, at least, by queue."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -150,6 +152,8 @@ class Process:
     """Descriptors that it inherits."""
     changed: Callable[[], None]
     """Called with each of its reports."""
+    lost_before: Mapping[str, int] = field(default_factory=dict)
+    """How many changes were known to be lost when it was started, by queue."""
     report: ProcessReport = field(default_factory=ProcessReport)
     """Its last report."""
     end_requests: int = 0
@@ -167,6 +171,11 @@ class Process:
     def ready(self) -> bool:
         """Whether it claims messages."""
         return self.report.ready and not self.over.done()
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """How many changes are lost as far as it knows, at least, by queue."""
+        return total([self.lost_before, self.report.lost])
 
     @property
     def pid(self) -> int | None:

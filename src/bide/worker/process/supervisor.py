@@ -195,11 +195,15 @@ class Supervisor:
                     # Here: the package may be missing.
                     from bide.observing.metrics import MetricsServer, registry_of
 
-                    registry = registry_of(self.totals.counts, more=self.totals.metrics)
+                    registry = registry_of(
+                        self.totals.counts, more=self.totals.metrics, lost=self.totals.lost
+                    )
                     host, port = self.metrics
                     opened.enter_context(MetricsServer(registry, port, host))
                 if self.exports:
-                    exports = exporting(self.totals.counts, WORKER, self.totals.metrics)
+                    exports = exporting(
+                        self.totals.counts, WORKER, self.totals.metrics, self.totals.lost
+                    )
                     await opened.enter_async_context(exports)
                 await self._tend_until_stopped()
             finally:
@@ -379,7 +383,7 @@ class Supervisor:
 
     def start_process(self, number: int) -> Process:
         """Start a process for the slot of this number."""
-        process = Process(number, self.command, self.pass_fds, self._news.set)
+        process = Process(number, self.command, self.pass_fds, self._news.set, self.totals.lost())
         self._processes.append(process)
         process.over.add_done_callback(lambda _: self._ended(process))
         return process

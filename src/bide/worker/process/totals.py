@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 
+from bide.engines import losses
 from bide.lane.lane import Lane
 from bide.lane.shared import close_lane, open_lane
 from bide.model.replies import Counts
@@ -30,6 +31,8 @@ class Totals:
         """What processes that have ended have done, by queue."""
         self._ended_threads: Counter[str] = Counter()
         """How often threads and tasks of processes that have ended were restarted, by name."""
+        self._ended_losses: dict[str, int] = {}
+        """How many changes processes that have ended have seen to be lost, by queue."""
         self._lane: Lane | None = None
         """Opened when it is first needed."""
         self.ready = 0
@@ -44,6 +47,7 @@ class Totals:
             self.living.remove(process)
             self._ended_tallies = total([self._ended_tallies, last])
             self._ended_threads.update(process.report.threads)
+            self._ended_losses = losses.together([self._ended_losses, process.lost])
 
     def tallies(self) -> dict[str, Tally]:
         """Return what was done on each queue."""
@@ -58,6 +62,12 @@ class Totals:
             for process in self.living:
                 restarts.update(process.report.threads)
             return restarts
+
+    def lost(self) -> dict[str, int]:
+        """Return how many changes are lost, at least, by queue, as far as any process has seen."""
+        with self._lock:
+            living = [process.lost for process in self.living]
+            return losses.together([self._ended_losses, losses.counted(), *living])
 
     def lane(self) -> Lane | None:
         """Return the lane to the store of the processes; `None` before the first report."""
