@@ -15,7 +15,7 @@ from bide.engines import losses
 from bide.logs import logger
 from bide.model.errors import StoreError
 from bide.model.replies import Counts
-from bide.observing.tally import OUTCOMES, Tally
+from bide.observing.tally import OUTCOMES, Histogram, Tally
 
 _log = logger("bide.telemetry")
 
@@ -146,6 +146,15 @@ def by_outcome(tally: Tally) -> dict[str, int]:
     return dict.fromkeys(OUTCOMES, 0) | tally.outcomes
 
 
+def by_cause(tally: Tally) -> dict[str, Histogram]:
+    """Return the lateness of deliveries by cause, "no-worker" even if it never was one.
+
+    A worker that is back counts all of it at once: it must be an increase, which the first value of
+    a series is not. Of the other causes, series without values would double a scrape.
+    """
+    return {"no-worker": Histogram()} | tally.causes
+
+
 DELIVERIES = (
     Family(
         "counter",
@@ -177,7 +186,7 @@ DELIVERIES = (
         "s",
         "The lateness of deliveries, by cause.",
         "queue cause",
-        lambda tally: tally.causes,
+        by_cause,
     ),
     Family(
         "gauge",

@@ -119,6 +119,8 @@ def test_deliveries_are_those_of_all_processes(shop: Shop) -> None:
     assert shop.value("bide_claims_total", queue="orders") == 3
     assert shop.value("bide_messages_claimed_total", queue="orders") == 5
     assert shop.value("bide_store_changes_lost_total", queue="orders") == 0
+    late = "bide_delivery_lateness_cause_seconds_sum"
+    assert shop.value(late, queue="orders", cause="no-worker") == 0
     assert shop.value("bide_deliveries_total", queue="orders", outcome="acked") == 4
     assert shop.value("bide_deliveries_total", queue="orders", outcome="dead") == 0
     assert shop.value("bide_deliveries_running", queue="orders") == 1
@@ -134,7 +136,7 @@ def test_the_text_is_sound_and_labels_are_few(shop: Shop) -> None:
     families = list(parse_strictly(text))  # type: ignore[no-untyped-call]
     assert all(family.documentation for family in families)
     labels = {label for family in families for s in family.samples for label in s.labels}
-    assert labels == {"queue", "state", "outcome", "le", "thread"}
+    assert labels == {"queue", "state", "outcome", "cause", "le", "thread"}
     assert generate_latest(shop.registry).decode().count("# HELP") > 15
 
 
