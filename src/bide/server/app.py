@@ -11,7 +11,7 @@ import msgspec
 
 from bide.clock import SYSTEM_CLOCK, Clock
 from bide.logs import logger
-from bide.model.errors import BideError
+from bide.model.errors import BideError, StoreError
 from bide.model.limits import MAX_URL
 from bide.server.access.foreign_pages import refuse_pages
 from bide.server.access.rights import OPEN
@@ -30,6 +30,10 @@ from bide.server.service import Service
 from bide.server.settings import Settings
 from bide.server.shared_state import SharedState
 from bide.tasks import background
+
+STORE_PATIENCE = 5.0
+"""Seconds for the store to say who the caller is, for operations that have an answer without it:
+the client, such as Prometheus, may not wait for longer."""
 
 _log = logger("bide.server")
 
@@ -67,16 +71,23 @@ async def answer(
     # What is logged if the task is cancelled before there is an answer.
     status, result, content = 0, "ended", None
     try:
-        admission = service.admission
+        admission, handle = service.admission, operation.handle
         if operation.right is not None:  # else it is open to all, such as a health check
-            visit.caller = await admission.caller(request.token, client)
-            if operation.right != "":  # else any valid token will do
-                visit.caller.need(operation.right)
-            visit.admit()
+            try:
+                patience = None if operation.without_store is None else STORE_PATIENCE
+                visit.caller = await admission.caller(request.token, client, patience)
+            except StoreError:
+                if operation.without_store is None:
+                    raise
+                handle = operation.without_store
+            else:
+                if operation.right != "":  # else any valid token will do
+                    visit.caller.need(operation.right)
+                visit.admit()
         if not admission.requires_tokens:
             refuse_pages(request)  # nothing else stops a page of another site
         arguments = await request.arguments()
-        returned = await operation.handle(call, **arguments)
+        returned = await handle(call, **arguments)
         reply = returned if isinstance(returned, Answer) else Answer(200, returned)
         if returned is not None:  # else the handler has sent a stream
             data = reply.content

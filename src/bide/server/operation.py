@@ -65,6 +65,9 @@ class Operation(NamedTuple):
     """The heading in the description."""
     content_type: str = JSON
     """The content type of its answers."""
+    without_store: Callable[..., Awaitable[Any]] | None = None
+    """Answers a call in place of `handle` if the store does not answer who the caller is: with what
+    anybody may know. `None`: the call is refused."""
 
 
 class Routes:

@@ -1,5 +1,6 @@
 """Metrics: names, figures of the server's own, and those of all of its processes."""
 
+import asyncio
 import os
 import re
 import shutil
@@ -205,6 +206,29 @@ def test_a_store_that_is_away_is_told_and_the_rest_as_well(serve: Serve, tmp_pat
     found: dict[tuple[str, ...], float] = {}
     until(lambda: found.update(scrape(client)) or found["bide_store_up",] == 0)
     assert found["bide_http_requests_total", "putNamed", "201"] == 1
+
+
+@pytest.mark.parametrize("auth", ["auto", "required"])
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_store_that_does_not_know_the_token_is_told_as_down(
+    serve: Serve, make_token: Any, monkeypatch: pytest.MonkeyPatch, auth: str, hangs: bool
+) -> None:
+    monkeypatch.setattr("bide.server.access.admission.LOOK_EVERY", 0.0)
+    client = serve(auth=auth)
+    reader = client if auth == "auto" else client.with_token(make_token(None, "read"))
+    assert scrape(reader)["bide_store_up",] == 1
+
+    async def away(*_: object) -> NoReturn:
+        if hangs:
+            await asyncio.Event().wait()
+        raise StoreUnavailable("it is away")
+
+    monkeypatch.setattr("bide.server.app.STORE_PATIENCE", 0.01 if hangs else None)
+    for look in ("caller", "exist"):
+        monkeypatch.setattr(client.app.service.tokens, look, away)
+    assert scrape(reader) == {("bide_store_up",): 0}
+    if not hangs:
+        assert reader.get(Q).status == 503
 
 
 def test_what_the_server_knows_of_subscriptions_does_not_need_the_store(

@@ -1,11 +1,14 @@
 """Admit requests by their tokens."""
 
+import asyncio
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from bide.clock import Clock, sleep
 from bide.logs import logger
-from bide.model.errors import BideError, InvalidArgument
+from bide.model.errors import BideError, InvalidArgument, StoreUnavailable
 from bide.server.access.oidc import Expired, Oidc, Rejected
 from bide.server.access.rights import OPEN, Caller
 from bide.server.access.tokens import Tokens
@@ -18,6 +21,8 @@ LOOK_EVERY = 1.0
 
 RECHECK_EVERY = 5.0
 """Seconds between two checks of the token of a waiting request."""
+
+Answered = TypeVar("Answered")
 
 _log = logger("bide.server")
 
@@ -66,22 +71,26 @@ class Admission:
             await self._look()
         must_be_local(self.settings, requires_tokens=self.requires_tokens)
 
-    async def caller(self, text: str | None, client: str = "") -> Caller:
+    async def caller(
+        self, text: str | None, client: str = "", patience: float | None = None
+    ) -> Caller:
         """Return the caller who sends a request.
 
         Args:
             text: the token of the request, if it has one.
             client: the address for which a wrong token is counted.
+            patience: seconds for the store to answer; `None`: as its URL says.
 
         Raises:
+            StoreError: the store does not answer.
             Problem: the token is missing or not valid, or the address has sent too many wrong ones.
         """
         with_auth_off = not (self.requires_tokens or self._may_require_later)
         if text is not None and not with_auth_off:
-            return await self._caller_of_token(text, client)
+            return await self._caller_of_token(text, client, patience)
         may_have_tokens = self.clock.monotonic() >= self._no_tokens_until
         if self._may_require_later and not self.requires_tokens and may_have_tokens:
-            await self._look()
+            await _in_time(self._look(), patience)
         if self.requires_tokens:
             raise Problem(
                 "unauthorized",
@@ -91,7 +100,7 @@ class Admission:
             )
         return OPEN
 
-    async def _caller_of_token(self, text: str, client: str) -> Caller:
+    async def _caller_of_token(self, text: str, client: str, patience: float | None) -> Caller:
         """Return the caller of a token of the store or a JWT; count a wrong one for the address."""
         self.logins.check(client, text, self.clock.monotonic())
         caller = None
@@ -107,7 +116,7 @@ class Admission:
                 reason = f"the JWT is not accepted: {error}"
                 may_be_guess = not isinstance(error, Expired)  # the issuer has signed that one
         else:
-            caller = await self.tokens.caller(text)
+            caller = await _in_time(self.tokens.caller(text), patience)
         if caller is None:
             if may_be_guess:
                 self.logins.failed(client, self.clock.monotonic())
@@ -143,6 +152,19 @@ class Admission:
         """Require a token of each request from now on: the store has one."""
         self.requires_tokens = True
         _log.info("the store has tokens: requests need one from now on")
+
+
+async def _in_time(answer: Coroutine[Any, Any, Answered], patience: float | None) -> Answered:
+    """Return the answer of the store.
+
+    Raises:
+        StoreUnavailable: it takes longer than `patience` seconds.
+    """
+    try:
+        async with asyncio.timeout(patience):
+            return await answer
+    except TimeoutError:
+        raise StoreUnavailable("the store does not answer in time") from None
 
 
 def must_be_local(settings: Settings, *, requires_tokens: bool) -> None:

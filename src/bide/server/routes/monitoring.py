@@ -1,14 +1,15 @@
 """Workers, health, metrics and usage."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Any, NoReturn
 
 import msgspec
 
 from bide.lane.steps import arun_steps
 from bide.model.commands import Count
-from bide.model.errors import AccessDenied, StoreError
+from bide.model.errors import AccessDenied, StoreError, StoreUnavailable
 from bide.model.identity import check_name
 from bide.model.replies import Counts, expect
 from bide.observing.families import Metric, claim_metrics
@@ -106,7 +107,24 @@ async def readyz(call: ApiCall) -> Answer:
     return Answer(200 if reason is None else 503, health)
 
 
-@route("metrics", "GET", "/metrics", "read", {200: bytes}, content_type=EXPOSITION)
+async def store_is_down(call: ApiCall) -> Answer:
+    """Answer a scrape whose token the store does not look up: `/readyz` tells anybody as much."""
+
+    def counts() -> NoReturn:
+        raise StoreUnavailable("it does not answer whose token this is")
+
+    return Answer(200, await _written(counts), content_type=EXPOSITION)
+
+
+@route(
+    "metrics",
+    "GET",
+    "/metrics",
+    "read",
+    {200: bytes},
+    content_type=EXPOSITION,
+    without_store=store_is_down,
+)
 async def metrics(call: ApiCall) -> Answer:
     """Get metrics for Prometheus.
 
@@ -165,11 +183,20 @@ async def _exposition(call: ApiCall) -> bytes:
         *push_metrics(subscriptions, stats.sent, now),
         *(request_metrics(stats) if _sees_all(caller) else ()),
     ]
-    from bide.observing.metrics import registry_of  # here: the package may be missing
-
-    registry = registry_of(
+    return await _written(
         read_counts, more=lambda: metrics, now=lambda: now / 1000, lost=lambda: stats.lost
     )
+
+
+async def _written(counts: Callable[[], Mapping[str, Counts]], **more: Any) -> bytes:
+    """Return the metrics of a registry as text; for the arguments see `registry_of`.
+
+    Raises:
+        InvalidArgument: prometheus_client is not installed.
+    """
+    from bide.observing.metrics import registry_of  # here: the package may be missing
+
+    registry = registry_of(counts, **more)
     from prometheus_client import generate_latest
 
     # In a thread: with hundreds of queues it would delay other requests too long.
