@@ -21,7 +21,7 @@ The others hand what their work raises to the future, or the caller, that waits 
 | bide-lookup_N | look up the names of hosts | `bide.targets.http.addresses` |
 | bide-make-queues_N | wait for other processes that make queues | `bide.server.limits.quotas` |
 | bide-forward_0 | forwards from an outbox | `bide.cli.service.forward` |
-| of prometheus_client | answers scrapes of the metrics of a worker | `bide.observing.metrics` |
+| bide-metrics | accepts scrapes of metrics; a thread for each answers | `bide.observing.metrics` |
 | a timer | ends a process whose handlers do not end | `bide.worker.process.child` |
 """
 

@@ -6,14 +6,18 @@ Raises:
     InvalidArgument: prometheus_client is not installed.
 """
 
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
-from threading import Thread
-from typing import Self, cast
-from wsgiref.simple_server import WSGIServer
+from socketserver import ThreadingMixIn
+from threading import Lock, Thread
+from typing import Any, Self, cast
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from bide.engines import losses
+from bide.logs import logger
 from bide.model.errors import InvalidArgument
 from bide.model.replies import Counts
 from bide.observing.families import Metric, store_metrics
@@ -24,12 +28,15 @@ from bide.observing.tally import Histogram
 __all__ = ["MetricsServer", "counts_of", "registry_of"]
 
 try:
-    from prometheus_client import CollectorRegistry, core, start_http_server
+    from prometheus_client import CollectorRegistry, core, make_wsgi_app
     from prometheus_client.metrics_core import Metric as PrometheusMetric
 except ModuleNotFoundError as error:
     raise InvalidArgument(
         "metrics need prometheus_client, which is not installed: pip install 'bide[metrics]'"
     ) from error
+
+
+_log = logger("bide.telemetry")
 
 
 def registry_of(
@@ -86,6 +93,77 @@ def _for_prometheus(metric: Metric) -> PrometheusMetric:
     return cast("PrometheusMetric", prometheus_metric)
 
 
+MOST_CONNECTIONS = 32
+"""The maximum number of open connections, each of which has a thread; more are closed at once."""
+
+SILENCE = 5.0
+"""Seconds after which a connection is closed whose client sends, or takes, nothing."""
+
+LONGEST = 60.0
+"""Seconds after which any connection is closed: a client may send a byte now and then."""
+
+
+class _Handler(WSGIRequestHandler):
+    """Answers a request, and logs nothing."""
+
+    timeout = SILENCE
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing: scrapes are many."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A WSGI server whose connections are few and short, whatever its clients do.
+
+    The supervisor of a worker serves metrics: it must have threads and descriptors left.
+    """
+
+    daemon_threads = True
+    request_queue_size = MOST_CONNECTIONS
+
+    def __init__(self, family: socket.AddressFamily, address: tuple[str, int]) -> None:
+        self.address_family = family
+        self._lock = Lock()
+        self._began: dict[socket.socket, float] = {}
+        """When each open connection was accepted, in seconds of the monotonic clock."""
+        super().__init__(address, _Handler)
+
+    def verify_request(self, request: Any, client_address: object) -> bool:
+        """Tell whether there is room for a connection; the caller closes it if there is none."""
+        with self._lock:
+            has_room = len(self._began) < MOST_CONNECTIONS
+            if has_room:
+                self._began[request] = time.monotonic()
+        return has_room
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        super().shutdown_request(request)
+        with self._lock:
+            self._began.pop(request, None)
+
+    def service_actions(self) -> None:
+        """End connections that last too long. The loop that accepts calls this."""
+        now = time.monotonic()
+        with self._lock:
+            expired = [request for request, began in self._began.items() if now - began > LONGEST]
+        for request in expired:
+            with suppress(OSError):  # it has just been closed
+                request.shutdown(socket.SHUT_RDWR)  # its thread reads an end, and closes it
+
+    def handle_error(self, request: Any, client_address: object) -> None:
+        """Log a connection that broke off."""
+        _log.debug("a scrape from %s was broken off", client_address, exc_info=True)
+
+
+def _listen(host: str, port: int) -> _Server:
+    """Return a server that listens on the first address of a host."""
+    passive = socket.AI_PASSIVE
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=passive)
+    family, _, _, _, address = infos[0]
+    return _Server(family, (str(address[0]), port))
+
+
 class MetricsServer:
     """Serves the metrics of a registry over HTTP, in a thread of its own.
 
@@ -109,10 +187,13 @@ class MetricsServer:
             InvalidArgument: the port is in use, or the address is not of this machine.
         """
         try:
-            server, thread = start_http_server(self.port, self._host, self._registry)
+            server = _listen(self._host, self.port)
         except OSError as error:
             text = f"metrics={self._host}:{self.port} cannot be listened on"
             raise unlistenable(text, error) from error
+        server.set_app(make_wsgi_app(self._registry))
+        thread = Thread(target=server.serve_forever, name="bide-metrics", daemon=True)
+        thread.start()
         self._running = server, thread
         self.port = server.server_port
 

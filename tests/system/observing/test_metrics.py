@@ -5,6 +5,7 @@ import socket
 import sys
 import urllib.request
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -20,6 +21,7 @@ import bide
 from bide.engines.sqlite import SqliteEngine
 from bide.lane.lane import Lane
 from bide.model.errors import InvalidArgument
+from bide.observing import metrics
 from bide.observing.families import Metric, worker_metrics
 from bide.observing.metrics import MetricsServer, registry_of
 from bide.observing.store_counts import counts_of
@@ -166,6 +168,21 @@ def test_it_is_served_until_it_is_closed(shop: Shop) -> None:
     server.close()
     with socket.socket() as free:
         assert free.connect_ex(("127.0.0.1", server.port)) != 0
+
+
+def test_connections_that_send_nothing_are_few_and_are_closed(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "MOST_CONNECTIONS", 2)
+    with MetricsServer(shop.registry, 0) as server, ExitStack() as opened:
+        address = "127.0.0.1", server.port
+        silent = [opened.enter_context(socket.create_connection(address, 60)) for _ in range(3)]
+        assert silent[2].recv(1) == b""
+        monkeypatch.setattr(metrics, "LONGEST", -1.0)
+        assert [connection.recv(1) for connection in silent] == [b""] * 3
+        monkeypatch.undo()
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/", timeout=60) as answer:
+            assert answer.status == 200
 
 
 def test_a_port_that_is_taken_is_named() -> None:
