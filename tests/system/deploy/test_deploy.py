@@ -102,6 +102,12 @@ def test_the_workers_unit_runs_a_command_that_exists() -> None:
     assert told["Environment"] == [f"BIDE_URL=sqlite:///{folder}/bide.db"]
 
 
+def test_the_server_may_write_the_action_log_of_the_documentation() -> None:
+    (folder,) = unit(SERVER)["LogsDirectory"]
+    for page in ("access", "dashboard"):
+        assert f"--action-log /var/log/{folder}/" in (ROOT / f"docs/howto/{page}.md").read_text()
+
+
 @pytest.mark.parametrize("path", [SERVER, WORKER], ids=lambda path: path.name)
 def test_a_unit_is_confined_and_reloads(path: Path) -> None:
     told = unit(path)
