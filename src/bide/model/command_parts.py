@@ -124,7 +124,7 @@ class Origin(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_u
     rows: Annotated[list[str], Meta(max_length=MAX_COUNT)]
     """The name of the row of each message."""
     before: str = ""
-    """First forget the rows of this outbox whose names are smaller: they have been deleted."""
+    """First forget the rows of this outbox with smaller names: they have been deleted."""
 
 
 def check_origin(origin: Origin, named: int) -> None:

@@ -63,7 +63,7 @@ HELD = " held"
 """So ends `run` of a message that is held: no run is due until it is resumed."""
 
 RUN_ENDED = "ended "
-"""With this begins `run` of a message whose run has ended while nobody planned the next one."""
+"""How `run` begins if that run has ended, and the next one is not planned yet."""
 
 
 Name = Annotated[str, Meta(min_length=1, description="1 to 512 bytes, no control characters.")]

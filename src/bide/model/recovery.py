@@ -408,14 +408,16 @@ class Places:
         """That of a message with a priority which none had when they were counted."""
         self._offset_of = _offset_of(survey.plan, self._end)
 
-    def go_on(self, now: int) -> None:
-        """Estimate when the recovery will be through; the messages that follow are due from then.
+    def estimate_end(self, now: int) -> None:
+        """Let no message of the next page be due before the estimated end of the recovery.
 
-        Workers wait for the end of a recovery. If it takes long, many messages would be due at once
-        at its end.
+        Workers wait until that end. All that is due before it would be delivered at once then.
+
+        Args:
+            now: the store's clock, in Unix milliseconds.
         """
         survey = self._survey
-        if self._begun_at is None:
+        if self._begun_at is None:  # nothing was moved yet: judge by how long the survey took
             self._begun_at = now
             needed = (now - survey.now) * MOVE_COST
         else:

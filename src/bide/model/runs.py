@@ -148,7 +148,7 @@ class FirstRun(NamedTuple):
 
 
 class Renewal(msgspec.Struct, frozen=True, gc=False):
-    """What becomes of a claimed message whose run is not to be delivered."""
+    """How the run of a claimed message is over without being delivered."""
 
     how: Literal["dead", "expired", "ended"]
     """As for the command `Renew`."""
@@ -314,10 +314,14 @@ def _repeating(message: Message) -> tuple[Repeat, Window | None]:
 
 
 def delivered_run(message: Message, now: int) -> Message:
-    """Return a message that was just claimed, with the run that a handler is to see.
+    """Return a claimed message as its handler is to see it: with the run that it is delivered for.
 
-    If the times of runs have passed before a worker could begin, and the rule lets them be one, it
-    is the last of them.
+    By `missed="once"`, all runs that were missed are delivered as one. That is the last of them, so
+    the handler sees the latest time that has passed.
+
+    Args:
+        message: that repeats, as it was just claimed.
+        now: when it was claimed, in Unix milliseconds.
 
     Raises:
         InvalidArgument: its rule or its run cannot be read here.
@@ -326,7 +330,7 @@ def delivered_run(message: Message, now: int) -> Message:
     begun = first_begun(message, now)
     if rule.missed != "once" or begun is None or not began_late(rule, run, message, begun):
         return message
-    # From its own time on: it may have been due later, at no time of the rule.
+    # Not before the run's own time, which may be none of the rule, as after a reschedule.
     at = rule.latest(begun, run.at)
     return msgspec.structs.replace(message, run=msgspec.structs.replace(run, at=at).text)
 
@@ -357,35 +361,48 @@ def _planned_due(run: Run, message: Message) -> int:
 
 
 def renewal(message: Message, now: int) -> Renewal | None:
-    """Return what becomes of a message that was just claimed instead of being delivered.
+    """Tell whether the run of a message that was just claimed is over, and must not be delivered.
+
+    A run is over if an ack has ended it and its next run is not planned yet ("ended"), if its
+    attempts are used up ("dead"), if it has expired, which counts as one of `times`, or if the rule
+    skips missed runs, which do not count ("ended").
 
     Args:
         message: that repeats.
-        now: when it was claimed.
+        now: when it was claimed, in Unix milliseconds.
 
     Returns:
-        `None`: it is to be delivered; see `delivered_run`.
+        How the run is over, and which one takes its place; `None`: deliver it; see `delivered_run`.
 
     Raises:
         InvalidArgument: its rule or its run cannot be read here.
     """
     (rule, window), text = _repeating(message), message.run or ""
     run = Run.of(text)
-    if text.startswith(RUN_ENDED):  # since then it is due
-        return Renewal("ended", _next_run(rule, window, run, message.due, now))
+    if text.startswith(RUN_ENDED):
+        begun = message.due  # an ended run is due from its end on, so that a claim plans the next
+        return Renewal("ended", _next_run(rule, window, run, begun, now))
     if message.attempt > message.attempts:
         return Renewal("dead", _next_run(rule, window, run, _last_begun(message, now), now))
     if message.expires is not None and now > message.due + message.expires:
-        following_run = next_in_time(rule, run, now, message.as_edited().expires, window=window)
-        if following_run is not None and run.left is not None:
-            following_run = msgspec.structs.replace(following_run, left=run.left - 1)
-        is_last = run.left is not None and run.left <= 1
-        return _renewal("expired", None if is_last else following_run)
+        return _renewal("expired", _after_expired(rule, window, message, run, now))
     first_due = message.due if message.planned is None else message.planned
     may_be_skipped = rule.missed == "skip" and not run.added
     if may_be_skipped and _is_new(message) and is_missed(rule, run, first_due, now):
         return _renewal("ended", next_in_time(rule, run, now, None, window=window))
     return None
+
+
+def _after_expired(
+    rule: Repeat, window: Window | None, message: Message, run: Run, now: int
+) -> Run | None:
+    """Return the run after one that has expired; `None`: it was the last one."""
+    if run.left is not None and run.left <= 1:
+        return None
+    next_run = next_in_time(rule, run, now, message.as_edited().expires, window=window)
+    if next_run is None or run.left is None:
+        return next_run
+    return msgspec.structs.replace(next_run, left=run.left - 1)
 
 
 def _next_run(

@@ -117,7 +117,7 @@ def recovering(
             messages = yield from ready.page()
             if messages and not dry_run:
                 explained: Explained = yield Explain(queue)
-                places.go_on(explained.now)
+                places.estimate_end(explained.now)
             moves = [places.move(message) for message in messages]
             unchanged: set[str] = set()
             for bulk in () if dry_run else _bulks(queue, token, moves, actor):

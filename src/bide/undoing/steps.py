@@ -75,8 +75,11 @@ def forget_changes() -> Steps[None]:
 
 
 def bulk_steps(bulk: Bulk) -> Steps[Part]:
-    """Change a part of some messages, and note what is needed to take it back."""
-    if bulk.part == 0:
+    """Change the messages of a bulk command: all that are named, or the next ones that match.
+
+    Before a part of them is changed, it is noted what is needed to take that back.
+    """
+    if bulk.part == 0:  # the first part of a change also deletes records that are too old
         yield forget_records(InternalQueue.UNDO.beside(bulk.queue))
     if bulk.ids is None:
         return (yield from _change_matching(bulk))
@@ -94,7 +97,8 @@ def bulk_steps(bulk: Bulk) -> Steps[Part]:
             and if_dues.get(message.id, message.due) == message.due
         ]
         if messages:  # each part has one record
-            changed_ids |= yield from _change(bulk, part, messages)
+            changed_in_part = yield from _change(bulk, part, messages)
+            changed_ids |= changed_in_part
             part += 1
         # The answer has as many as there was room for, at least one.
         remaining = remaining[max(1, len(reply.messages)) :]

@@ -277,7 +277,7 @@ def test_what_takes_long_to_move_is_due_when_all_are_moved() -> None:
     places = Places(survey)
     dues = []
     for message, now in zip(messages, (100, 300, 350, 360), strict=True):
-        places.go_on(NOW + now)
+        places.estimate_end(NOW + now)
         dues.append(places.move(message).due - NOW)
     # To read them took 100 ms, so to move them may take 300. The first one took 200: 800 in all.
     assert dues == [400, 900 + 1_000, 900 + 2_000, 900 + 3_000]
