@@ -363,7 +363,9 @@ MUTANTS = [
         'if item.failures else "",\n'
         '        item.data.decode() if item.json or item.data == b"1" else',
     ),
-    Mutant("oldest is the weightiest", READ, "first_rank = (rank // STRIPE + 1) * STRIPE", "break"),
+    Mutant(
+        "oldest is the weightiest", READ, "first_rank = (priority_number + 1) * STRIPE", "break"
+    ),
     Mutant(
         "a page begins on its cursor",
         READING,

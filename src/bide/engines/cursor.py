@@ -17,8 +17,8 @@ class Budget:
         (True, False)
     """
 
-    def __init__(self, most: int) -> None:
-        self.left = most
+    def __init__(self, most_bytes: int) -> None:
+        self.left = most_bytes
         self.empty = True
 
     def takes(self, size: int) -> bool:

@@ -87,13 +87,14 @@ def ended_page(command: ListEnded, ends: Iterable[Ended | EndPosition]) -> Ended
 
     Args:
         command: what is asked for.
-        ends: the messages in order; then a position if the store has looked no further than that.
+        ends: the messages in order; then, if the store has not looked at all, the position up to
+            which it has looked.
     """
     budget = Budget(command.max_bytes)
     messages: list[Ended] = []
     behind = EndPosition()
     for ended in ends:
-        if isinstance(ended, EndPosition):
+        if isinstance(ended, EndPosition):  # there may be more behind it
             return EndedPage(messages, str(ended))
         if not budget.takes(size_of_ended(ended)):
             return EndedPage(messages, str(behind))

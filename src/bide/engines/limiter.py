@@ -89,7 +89,7 @@ class Limiter(ABC):
         if not self:  # no limit is left
             self.clear()
         elif not was_limited:
-            self.begin()
+            self.begin_lines()
         else:
             self.reopen()
         return True
@@ -99,8 +99,11 @@ class Limiter(ABC):
         """Forget all limits and groups: the queue is not limited any more."""
 
     @abstractmethod
-    def begin(self) -> None:
-        """Count the leased messages of each group, and line up ready ones: it is limited now."""
+    def begin_lines(self) -> None:
+        """Line up the ready messages of each group, and count its leased ones.
+
+        Called when a queue that had no limits gets its first one.
+        """
 
     @abstractmethod
     def reopen(self) -> None:

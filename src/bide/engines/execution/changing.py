@@ -173,7 +173,7 @@ def _stop_all(queue: StoredQueue, where: cmd.Where, by: str | None, count: int) 
         count: how many messages the command has changed before.
     """
     stopping_ids: list[str] = []
-    remaining = cmd.BULK - count  # so many may still be asked
+    remaining = cmd.BULK - count  # how many workers may still be asked
     for record in queue.held(where, remaining + 1):
         if len(stopping_ids) == remaining:
             return Affected(count, more=True, stopping=stopping_ids)

@@ -93,9 +93,12 @@ def _end_lease(queue: StoredQueue, record: Record) -> list[Died]:
 
 
 def _next_claim(store: QueueStore[Any], queue: StoredQueue) -> float | None:
-    """Return in how many milliseconds there is something to claim or to collect."""
+    """Return in how many milliseconds a message is due, or a lease ends.
+
+    0: something can be claimed now. `None`: nothing can before a change.
+    """
     moments: list[float] = [*queue.next_moments()]
-    if queue.row.limited:
+    if queue.row.limited:  # a ready message may have to wait for its group, or for a rate
         opens = queue.lines.opens()
         if opens is not None:  # in microseconds
             moments.append(opens / 1000)

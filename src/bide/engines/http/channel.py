@@ -122,7 +122,7 @@ class Channel:
     def take(self, most: int | None) -> bytes:
         """Return the next bytes, at least one; `b""` at the end of the connection.
 
-        `most`: no more than so many; `None`: all that have come.
+        `most`: how many bytes at most; `None`: all that have come.
         """
         if not self._received and not self._receive():
             return b""
@@ -136,7 +136,7 @@ class Channel:
         Raises:
             ChannelBroken: it has more than `most` bytes, or does not come.
         """
-        searched = 0  # so many bytes have no end in them, but for the beginning of one
+        searched = 0  # how many bytes have no end in them; one may begin in the last of these
         while (length := self._received.find(end, max(0, searched - len(end)))) < 0:
             searched = len(self._received)
             if searched > most:

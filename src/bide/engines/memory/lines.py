@@ -56,8 +56,8 @@ class MemoryLines(limiter.Limiter):
         if self:
             self._fill()
 
-    def begin(self) -> None:
-        """Count the leased records of each group, and line up the ready ones."""
+    def begin_lines(self) -> None:
+        """Line up the ready records of each group, and count its leased ones."""
         self._queue.limited = 1
         self._fill()
 

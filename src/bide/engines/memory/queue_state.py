@@ -132,16 +132,17 @@ class MemoryQueue:
             self._apply(change)
 
     def _apply(self, change: Change) -> None:
-        """Store one change: the record, the counters, the ends, and what a scan must be told."""
+        """Store one change: the record, the counters, and how messages ended.
+
+        A return to an earlier set is noted too: a scan in progress would miss the message.
+        """
         before, after = change.before, change.after
         if before is None and after is not None:
             self._add(after)
         elif before is not None and after is None:
             self._remove(before)
         elif before is not None and after is not None and before is not after:
-            self._replace(
-                before, after, keeps_its_place=bool(self.row.limited) and not change.moves
-            )
+            self._replace(before, after, moves=change.moves)
         for name in change.counts:
             setattr(self.row, name, getattr(self.row, name) + 1)
         record = after or before
@@ -161,13 +162,13 @@ class MemoryQueue:
         self.last_end[id] = end
         self.endings.add(EndPosition(end.moment, id))
 
-    def _replace(self, before: Record, after: Record, *, keeps_its_place: bool) -> None:
+    def _replace(self, before: Record, after: Record, *, moves: bool) -> None:
         """Store a record instead of another one of the message, in the set of its state.
 
         Args:
             before: the record that is there.
             after: the other one, of the same sequence number.
-            keeps_its_place: also in the lines of a limited queue.
+            moves: whether it gets another place in the lines of a limited queue.
         """
         assert before.state is not None
         assert after.state is not None
@@ -177,11 +178,13 @@ class MemoryQueue:
         self.sets[before.state].remove((before.rank, before.seq, before))
         self.sets[after.state].add((after.rank, after.seq, after))
         self.row.move(before.state, after.state)
-        if keeps_its_place and before.state == "ready":
-            self.lines.swap(before, after)
-        elif self.row.limited and not keeps_its_place:
+        if not self.row.limited:
+            return
+        if moves:
             self._leave_lines(before)
             self._enter_lines(after)
+        elif before.state == "ready":
+            self.lines.swap(before, after)
 
     def _enter_lines(self, record: Record) -> None:
         """Put a record that is ready into the line of its group."""

@@ -61,19 +61,24 @@ def renew(record: Record, command: Renew, place: int, facts: Facts) -> Change:
 def _ended_run(
     record: Record, how: Literal["dead", "expired", "ended"], facts: Facts, *, last: bool
 ) -> Change:
-    """End a message that repeats, with a run that was not acked.
+    """Return the change that ends a message that repeats, with a run that was not acked.
+
+    If its rule has no further run, the message ends as the run did: dead or expired. Else the
+    series has ended while the run was leased, by a cancel, a successor or a closed group. Then it
+    counts as cancelled; if the run failed, the client has already put a dead letter of it.
 
     Args:
         record: of the message.
-        how: the run ended.
+        how: the run ended; "ended": it had ended before, so the message ends without it.
         facts: of the queue.
-        last: whether this was the last run of its rule. Otherwise the message was cancelled while
-            the run was leased; the client has already put a dead letter of the run if it failed.
+        last: whether this was the last run of its rule.
     """
     if record.stopping is not None:
         return stopped(record, facts)
+    # Without its run, the message can die or expire; its end is not that of an attempt.
     last_run = replace(record, run=None, since=None)
-    if not last or record.successor is not None or how == "ended":
+    series_was_ended = not last or record.successor is not None
+    if series_was_ended or how == "ended":
         change = finished(last_run, "cancelled", None, facts)
         return replace(change, before=record, outcome=Outcome(record.id, True))
     if how == "expired":

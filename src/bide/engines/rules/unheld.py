@@ -70,32 +70,46 @@ def postpone(record: Record, command: Postpone, place: int, facts: Facts) -> Cha
 
 
 def edit(record: Record, command: Edit, place: int, facts: Facts) -> Change:
-    """Change fields of the message; a dead letter gets no due time."""
+    """Change fields of a message that waits or is dead. A dead letter gets no due time."""
     new_time = command.times[place] if command.times else NewTime()
     due = command.due(facts.now) if new_time.due is None else new_time.due
-    if record.in_transit or (record.state == "dead" and due is not None):
-        return unchanged(record, facts.now)
-    if record.state not in (*WAITING, "dead") or command.if_due not in (None, record.due):
+    if not _may_be_edited(record, command, due):
         return unchanged(record, facts.now)
     after = record if due is None else _planned(record, due)
-    options: dict[str, Any] = command.options
-    if options.get("expires") is not None and after.planned is not None:
-        # It is meant from the planned time on, and a record counts it from `due`.
-        options["expires"] -= after.due - after.planned
-    if command.data is not UNSET:
-        options |= {"data": command.data, "json": command.json}
-    if record.state in WAITING and _begins_anew(record, command):
-        options |= {"attempt": 0, "failures": ()}
-    for name in ("rule", "run"):
-        if (text := getattr(new_time, name)) is not None:
-            options[name] = text
-    after = replace(after, **options)
-    # Its priority is a part of its rank.
+    after = replace(after, **_edited_fields(after, command, new_time))
+    # The priority may have changed, which is a part of the rank.
     if after.state == "delayed":
         after = delayed(after, after.due, planned=after.planned)
     elif after.state == "ready":
         after = ready(after)
     return Change(record, after)
+
+
+def _may_be_edited(record: Record, command: Edit, due: int | None) -> bool:
+    """Return whether an edit that sets a due time, if any, may change a record."""
+    is_as_seen = command.if_due in (None, record.due)
+    if record.in_transit:  # a move has taken a copy: the change would be lost
+        return False
+    if record.state == "dead":
+        return is_as_seen and due is None
+    return is_as_seen and record.state in WAITING
+
+
+def _edited_fields(record: Record, command: Edit, new_time: NewTime) -> dict[str, Any]:
+    """Return the fields that an edit changes, with their values; the record has its due time."""
+    fields: dict[str, Any] = command.options  # a new dict each time
+    if fields.get("expires") is not None and record.planned is not None:
+        # The sender counts it from the planned time, a record from `due`, which may be later.
+        fields["expires"] -= record.due - record.planned
+    if command.data is not UNSET:
+        fields |= {"data": command.data, "json": command.json}
+    if record.state in WAITING and _begins_anew(record, command):
+        fields |= {"attempt": 0, "failures": ()}
+    if new_time.rule is not None:
+        fields["rule"] = new_time.rule
+    if new_time.run is not None:
+        fields["run"] = new_time.run
+    return fields
 
 
 def _begins_anew(record: Record, command: Edit) -> bool:

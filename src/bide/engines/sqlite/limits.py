@@ -71,14 +71,16 @@ class SqliteLines(Limiter):
         self.clear()
         for name in (*LIMITS, "tag", "last"):
             setattr(self.row, name, getattr(before, name))
-        self.begin()
+        self.begin_lines()
 
-    def begin(self) -> None:
-        """Count the leased messages of each group, and line up the ready ones."""
-        self._queue.limited, self.running = 1, self._queue.leased
-        self._run(SQL.fill_lines, (self.row.queue,))
-        self._run(SQL.fill_groups, (self.row.tag + 1, self.row.queue))
-        for name, count in self._run(SQL.leased_by_group, (self.row.queue,)).fetchall():
+    def begin_lines(self) -> None:
+        """Line up the ready messages of each group, and count its leased ones."""
+        self._queue.limited = 1
+        self.running = self._queue.leased
+        queue, next_round = self.row.queue, self.row.tag + 1
+        self._run(SQL.fill_lines, (queue,))
+        self._run(SQL.fill_groups, (next_round, queue))  # so all begin equal, as if new
+        for name, count in self._run(SQL.leased_by_group, (queue,)).fetchall():
             group = self._group(key_of(name))
             group.running += count
             self._save(group)
@@ -253,14 +255,16 @@ class SqliteLines(Limiter):
         raise _MoreToCorrect
 
     def _groups_at(
-        self, place: int, last: int = EVERYTHING, limit: int = EVERYTHING
+        self, place: int, served_until: int = EVERYTHING, most: int = EVERYTHING
     ) -> list[Group]:
-        """Return the groups of a place that were served up to a time, the oldest first.
+        """Return the groups at a place whose last delivery is not after a time.
+
+        The group that has waited longest since its last delivery comes first.
 
         Args:
-            place: one of `PLACES`, but not `HEAD_COMPETES`.
-            last: the time, in microseconds.
-            limit: how many of them.
+            place: one of `PLACES`; not `HEAD_COMPETES`, which has an order of its own.
+            served_until: the time, in microseconds.
+            most: how many groups.
         """
-        rows = self._run(SQL.groups_at, (self.row.queue, place, last, limit)).fetchall()
+        rows = self._run(SQL.groups_at, (self.row.queue, place, served_until, most)).fetchall()
         return [self._known(row) for row in rows]

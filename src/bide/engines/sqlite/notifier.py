@@ -140,11 +140,14 @@ def make_pipe(path: Path) -> tuple[int, str]:
     raise AssertionError("the last attempt returns or raises")
 
 
-def _open(address: str, file: os.stat_result, rights: int) -> int:
-    """Open a new pipe, and let those write to it who may write to the file."""
+def _open(address: str, store_file: os.stat_result, mode: int) -> int:
+    """Return the descriptor of a new pipe; who may write to the store may write to it, too.
+
+    If that fails, the pipe is removed.
+    """
     pipe = os.open(address, os.O_RDWR | os.O_NONBLOCK)
     try:
-        _share(address, file, rights)
+        _share(address, store_file, mode)
     except BaseException:
         os.close(pipe)
         with suppress(OSError):
@@ -161,8 +164,8 @@ def _remove(address: str) -> None:
         os.rmdir(os.path.dirname(address))
 
 
-def _share(path: str, file: os.stat_result, mode: int) -> None:
+def _share(path: str, store_file: os.stat_result, mode: int) -> None:
     """Give a path the group of the store's file and a mode; root gives it the owner as well."""
     with suppress(PermissionError):  # not in that group: the rights of the others count
-        os.chown(path, file.st_uid if os.geteuid() == 0 else -1, file.st_gid)
+        os.chown(path, store_file.st_uid if os.geteuid() == 0 else -1, store_file.st_gid)
     os.chmod(path, mode)

@@ -224,12 +224,13 @@ class QueueReader:
             due: how many delayed records are due.
         """
         moments = [self.number(SQL.next_due, self.row.id)] if due else []
-        # Of each priority, the ready record with the lowest rank is the oldest.
+        # A rank is a number for the priority, times STRIPE, plus the due time. So the first ready
+        # record of each priority is its oldest one.
         first_rank = 0
         while row := self.run(SQL.oldest_ready, (self.row.id, first_rank)).fetchone():
-            (rank,) = row
-            moments.append(rank % STRIPE)
-            first_rank = (rank // STRIPE + 1) * STRIPE
+            priority_number, due_time = divmod(row[0], STRIPE)
+            moments.append(due_time)
+            first_rank = (priority_number + 1) * STRIPE
         return min(moments, default=None)
 
     def recount(self, due: int) -> tuple[Sizes, int]:

@@ -44,7 +44,10 @@ class Senders:
     """The last command of each sender of which something new is remembered."""
 
     def recall(self, identity: Identity) -> Kept | None:
-        """Return the remembered answer of a command; `None`: execute it before the next commit.
+        """Return the remembered answer of a command; `None`: it is new, and must be executed now.
+
+        With a new number, the sender has given up on the commands of earlier ones: their answers
+        are forgotten.
 
         Raises:
             OutcomeUnknown: it must not be executed, and its answer is not known.
