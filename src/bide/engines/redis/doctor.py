@@ -172,12 +172,12 @@ PAGE_BYTES = 1 << 20
 
 
 def soundness(client: Any, settings: RedisSettings, longest: float) -> Iterator[Finding]:
-    """Look at messages for some seconds.
+    """Search for messages that cannot be read; yield what was found.
 
     Args:
         client: of redis-py, for the server or the cluster.
         settings: of the store.
-        longest: for how many seconds.
+        longest: how many seconds the search may take.
     """
     damage = _damage(client.execute_command, clustered=settings.cluster is not None)
     try:

@@ -275,7 +275,7 @@ class StoredLease(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class NotedLease(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The same, with what is noted of the worker."""
+    """A lease with what the worker was told and has reported."""
 
     order: str
     token: str
@@ -407,12 +407,12 @@ def _leased(message: Message, lease: bytes) -> Message:
     if (following := stored.successor) is not None:
         successor = _as_successor(message.id, following)
     stopping = progress = None
-    if isinstance(stored, NotedLease):
+    if isinstance(stored, NotedLease):  # only this form has them
         stopping = stored.stopping
         progress = None if stored.progress is None else _decode_progress(stored.progress)
     return msgspec.structs.replace(
         message,
-        attempt=message.attempt + 1,
+        attempt=message.attempt + 1,  # the record counts those that have ended
         state="leased",
         holder=stored.holder,
         until=stored.until,

@@ -135,9 +135,10 @@ def script_of(command: Any) -> tuple[str, tuple[Any, ...]]:
         conditions = command.if_due, command.if_version
         return "edit", (at, after, *conditions, _edited_fields(command), words_of_each)
     verb = command.__struct_config__.tag
-    # In lua/change.lua the verb `release` is the command `Release`, which ends any worker's lease.
-    if getattr(command, "release", False):  # a `RetryCommand` that counts no attempt
-        verb = "untouched"
+    if isinstance(command, cmd.Release):
+        verb = "end_lease"
+    elif getattr(command, "release", False):  # a `RetryCommand` that counts no attempt
+        verb = "give_back"
     elif getattr(command, "running", False):  # a cancel that also asks workers to stop
         verb = "stop"
     elif getattr(command, "moved", False):  # a purge of what is in another store now
@@ -168,7 +169,7 @@ def _rows_of(command: Any) -> list[tuple[Word, ...]]:
     """Return what a script is told of each message that a command names.
 
     Its id, and the token of its lease, the version that the caller saw, or an empty text; of a
-    release the holder whose lease alone is meant; of an ack with results also the result, of an
+    `Release` the holder whose lease alone is meant; of an ack with results also the result, of an
     extend with reports the report; of a renewal the result, and when the next run is due and which
     one it is; of a postponement when it is due from now on, and when it must be due now; of an edit
     with times the due time, and rule and run.

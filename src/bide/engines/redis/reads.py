@@ -207,30 +207,32 @@ def history(command: History, shards: int) -> Step:
 
 
 def list_ended(command: ListEnded, shards: int) -> Step:
-    """Look at a page of the messages that have ended, in one order over all shards."""
+    """Look at a page of the messages that have ended, in one order over all shards.
+
+    Each shard answers a slice, and up to which position it has looked if there may be more. The
+    page ends at the first of these positions: behind it, a shard may have messages that come next.
+    """
     span = EndSpan.of(command, remembered_since=-1)  # each shard knows since when it remembers
     limit = min(command.limit, SLICE)
-    args = (
-        *(command.how, span.first, span.before, *span.behind),
-        *(limit, LOOKED_AT, command.max_bytes),
-    )
+    args = (command.how, span.first, span.before, *span.behind, limit, LOOKED_AT, command.max_bytes)
     answers = yield from everywhere("list_ended", command.queue, args, shards)
     entries: list[Ended] = []
-    places: list[EndPosition] = []  # behind which shards may have others
-    for (_now, _change, place), ids, packed_ends, moments in answers:
-        if place is not None:
-            moment, id = place
-            places.append(EndPosition(int(moment), id))
+    looked_until: list[EndPosition] = []  # of the shards that may have more
+    for (_now, _change, position), ids, packed_ends, moments in answers:
+        if position is not None:
+            moment, id = position
+            looked_until.append(EndPosition(int(moment), id))
         for id_bytes, packed_end, moment in zip(ids, packed_ends, moments, strict=True):
             entry = _as_ended(id_bytes.decode(), packed_end, int(moment))
+            # An end that Redis cannot read comes whatever `how` is, and counts as dead.
             if command.how in (None, entry.how):
                 entries.append(entry)
     entries.sort(key=EndPosition.of)
-    if not places:
+    if not looked_until:
         return [ended_page(command, entries)]
-    behind = min(places)
-    complete = [entry for entry in entries if EndPosition.of(entry) <= behind]
-    return [ended_page(command, [*complete, behind])]
+    end = min(looked_until)
+    complete = [entry for entry in entries if EndPosition.of(entry) <= end]
+    return [ended_page(command, [*complete, end])]
 
 
 def _as_ended(id: str, packed_end: bytes, moment: int) -> Ended:

@@ -179,7 +179,7 @@ def _ask(
         ScriptCall(
             "scan",
             command.queue,
-            (*rule, *_mark(place, shard), prefix, place.last_change_before(shard)),
+            (*rule, *_behind(place, shard), prefix, place.last_change_before(shard)),
             shard,
             shards,
         )
@@ -212,14 +212,15 @@ def _ask(
     return _Entries(entries, behind, place)
 
 
-def _mark(after: _Place, shard: int) -> tuple[str, str]:
-    """Return behind which rank and order a shard goes on.
+def _behind(place: _Place, shard: int) -> tuple[str, str]:
+    """Return the rank and the order behind which a shard looks for what follows a place.
 
-    Of equal rank and order, shards follow each other by number: a message that is equal to the
-    place comes behind it if its shard does.
+    Each shard numbers its own messages, so several shards may have the same rank and order. Then
+    the lower shard comes first. A higher shard than that of the place has its message of this rank
+    and order still to come, so it looks behind the order before.
     """
-    order = after.order
-    if order and shard > after.shard:
-        # That of order 0 begins with -, which is before all digits.
+    order = place.order
+    if order and shard > place.shard:
+        # Before order 0 is a number that begins with -, which sorts before all digits.
         order = f"{int(order, 16) - 1:0{ORDER}x}"
-    return str(after.rank), order
+    return str(place.rank), order

@@ -169,11 +169,12 @@ class Transport:
         due = group
         is_short = address in self._short_of_replicas
         if is_short and any(request.writes for request in group):
-            missing = self._missing_replicas(connection)
-            if missing is not None:
+            refusal = self._missing_replicas(connection)
+            if refusal is not None:
                 for request in group:
-                    if request.writes and not request.again:  # one that may have arrived asks on
-                        request.answer, request.done = missing, True
+                    # One that may have arrived before is sent again, to get its answer.
+                    if request.writes and not request.again:
+                        request.answer, request.done = refusal, True
                 due = [request for request in group if not request.done]
                 if not due:
                     return None

@@ -3,8 +3,8 @@
 --   at, after   when: a time, or milliseconds from now; nil, nil: now
 --   if_due, if_version  what the caller saw, see is_still, or nil
 --   reason, actor  who gives the command, or nil; origin: see `read_origin`
--- ARGV from 3 on, two for each: id, and token of the lease, or version that the caller saw, or (of a release) the holder
--- whose lease alone is meant, or empty
+-- ARGV from 3 on, two for each: id, and token of the lease, or version that the caller saw, or (for `end_lease`) the
+-- holder whose lease alone is meant, or empty
 -- Verbs:
 --   cancel      delete messages that no worker holds, if they are still what the caller saw; others repeat no more
 --   stop        the same, and ask the workers of others to stop
@@ -13,21 +13,22 @@
 --   move        the same: they are in another store now
 --   revive      let dead letters be delivered again, with all their attempts
 --   retry       give messages back, to be delivered again; without attempts left they die, but those that repeat
---   untouched   give messages back as if they had not been claimed: a `RetryCommand` with `release`; a reason is
+--   give_back   give messages back as if they had not been claimed: a `RetryCommand` with `release`; a reason is
 --               remembered
 --   bury        let them die, or use up the attempts of those that repeat; without a token, let those die that no
 --               worker holds, which counts no attempt
---   release     end the lease of any holder, or of the one given, the command `Release`: a failed attempt, ready again
+--   end_lease   end the lease of any holder, or of the one given, the command `Release`: a failed attempt, ready again
 --               at once
 --   repair      make a dead letter of what a claim has leased and its client cannot read
 -- A message that would wait in a closed group then is cancelled instead; if no worker has held it, its outcome is
 -- that the group is closed, and until when.
--- If the worker was asked to stop, `retry`, `untouched`, `bury` and `release` delete the message: it is cancelled.
+-- If the worker was asked to stop, `retry`, `give_back`, `bury` and `end_lease` delete the message: it is cancelled.
 -- Reply: [now, change, [outcome of each], lease_ends]; the state of a message whose worker this asks to stop is
 --   `stopping`, that of a leased one that repeats no more `ending`, and that of one that no worker holds and whose
 --   record cannot be read `unreadable`; lease_ends: of a limited queue, for each whether its lease was ended, and when
 --   a claim then gets a ready message, or null if that is not before a lease ends
-local verb, moment, if_due, if_version, reason  -- of the call at hand; moment: what `at` or `after` says
+-- Of the call at hand, for `do_verb` and what it calls; moment: what `at` or `after` says.
+local verb, moment, if_due, if_version, reason
 local stopping  -- ids of those whose workers this call asks to stop; nil: none yet
 
 -- Sets the due time of a message; the time from there until it expires stays the same.
@@ -64,10 +65,10 @@ end
 -- Returns whether a message is as the verb needs it: leased with this token, or by any holder or this one, or by none
 -- and as the caller saw it.
 local function may_do(r, token)
-  if verb == 'retry' or verb == 'untouched' or verb == 'repair' or verb == 'bury' and token ~= '' then
+  if verb == 'retry' or verb == 'give_back' or verb == 'repair' or verb == 'bury' and token ~= '' then
     return r.token == token
   end
-  if verb == 'release' then return r.token ~= nil and (token == '' or r.holder == token) end
+  if verb == 'end_lease' then return r.token ~= nil and (token == '' or r.holder == token) end
   local state = (verb == 'purge' or verb == 'move' or verb == 'revive') and 'dead' or nil
   local version = token ~= '' and token or if_version
   return not r.token and r.state == state and is_still(r, if_due, version)
@@ -75,9 +76,9 @@ end
 
 -- Lets a message be delivered again: at once, or at the time that the call asks for.
 local function put_back(r)
-  if verb == 'untouched' and reason ~= '' then add_failure(r, reason, now) end
+  if verb == 'give_back' and reason ~= '' then add_failure(r, reason, now) end
   local is_used_up = verb == 'retry' and r.attempt >= r.attempts  -- it repeats, else it is dead
-  if verb == 'release' or verb == 'bury' or verb == 'untouched' and moment == now or is_used_up then
+  if verb == 'end_lease' or verb == 'bury' or verb == 'give_back' and moment == now or is_used_up then
     return to_ready(r)
   end
   if verb == 'revive' then  -- it keeps the due time that was asked for, and so its version
@@ -97,7 +98,9 @@ end
 -- Does to a message what the call asks for, if it may; returns whether it did. `token`: of the lease, or the version
 -- that the caller saw, or the holder, or empty.
 local function do_verb(r, token)
-  if r.deleted then  -- by the end of its lease, which is as good as a cancel if its worker was asked to stop
+  -- `locate` has ended its lease, which has deleted it. If that was because its worker was asked to stop, a cancel has
+  -- what it wants; but with a version or a token the caller means a message that is there.
+  if r.deleted then
     r.shut, r.holder = nil, nil
     return (verb == 'cancel' or verb == 'stop') and r.stopping ~= nil and not if_version and token == ''
       and is_still(r, if_due)
@@ -115,14 +118,14 @@ local function do_verb(r, token)
   if not may_do(r, token) then return false end
 
   if r.token then closing.weigh_successor(r) end
-  local is_failure = verb == 'retry' or verb == 'release' or verb == 'bury' and token ~= ''
+  local is_failure = verb == 'retry' or verb == 'end_lease' or verb == 'bury' and token ~= ''
   if verb == 'repair' then
     repair(r, call('HGET', RECORDS, r.id))
   -- That its worker was asked to stop, or that a successor waits, counts more than how the lease ends.
   elseif r.stopping then
     stopped(r)
   elseif r.successor then
-    if verb ~= 'untouched' and failed(r, reason, now, true, verb == 'bury') then count('retried') end
+    if verb ~= 'give_back' and failed(r, reason, now, true, verb == 'bury') then count('retried') end
     follow(r)
   elseif verb == 'cancel' or verb == 'stop' or verb == 'purge' or verb == 'move' then
     local how = verb == 'purge' and 'purged' or verb == 'move' and 'moved' or 'cancelled'
@@ -159,7 +162,7 @@ local function change_each(width, act, origin)
       local held = r and r.token
       local done = r ~= nil and act(r, ARGV[i + 1], width > 2 and ARGV[i + 2] or '', width > 3 and ARGV[i + 3] or '')
       if r and r.deleted and not done then r = nil end
-      local refused = done and r.shut and r.deleted and not held
+      local refused = done and r.shut and r.deleted and not held  -- it would wait in a closed group
       done = done and not refused
       if done and not (r.deleted or r.state or r.token) then earliest = min(earliest or r.due, r.due) end
       if done and rows then
@@ -492,13 +495,6 @@ define('sweep', {'allow-oom'}, {}, function(which, after, before, group, limit, 
   return (deletes and finish or answer)(affected, following or null)
 end)
 
--- stop: ask the workers of leased messages to stop that a rule names, or count these, a slice at a time.
---   after, before, group  what they have in common, or nil
---   limit; until, order: place of the last one that the slice before has looked at, 0 and empty at the beginning
---   stops  else it only counts
---   by     who gives the command, or nil
--- Reply: [now, change, how many the rule names, how many were cancelled since their leases were over, ids of those
---   whose workers are to stop, place or null]
 -- Returns whether a rule names a leased message, whose worker was not asked to stop yet.
 local function is_named(id, text, after, before, group)
   local r, lease = parse(id, text), read_lease(call('HGET', LEASES, id))
@@ -506,6 +502,13 @@ local function is_named(id, text, after, before, group)
     and (not after or r.due >= after) and (not before or r.due < before)
 end
 
+-- stop: ask the workers of leased messages to stop that a rule names, or count these, a slice at a time.
+--   after, before, group  what they have in common, or nil
+--   limit; until, order: place of the last one that the slice before has looked at, 0 and empty at the beginning
+--   stops  else it only counts
+--   by     who gives the command, or nil
+-- Reply: [now, change, how many the rule names, how many were cancelled since their leases were over, ids of those
+--   whose workers are to stop, place or null]
 define('stop', {'allow-oom'}, {'cancelled'}, function(after, before, group, limit, rank, order, stops, by)
   local found, cancelled, place = 0, 0, null
   verb, if_due, if_version, actor, stopping = 'stop', nil, nil, by, nil

@@ -5,7 +5,8 @@
 --   length  of the lease in milliseconds; holder
 --   before  token of the slice before, or nil
 --   room    how large the reply may become
---   share   over several shards: lease so many of these at most, and nothing else; the lane waits no longer
+--   share   over several shards: the second half of the claim, which leases so many of these at most, and does nothing
+--           else; the lane waits no longer
 --   highest  over several shards, the highest token that is known
 -- Reply: [head, ids, records], nil instead of a record that this claim does not hold any more; head is:
 --   [now, change, token, until, whether the queue keeps results, next or null,
@@ -18,13 +19,13 @@ local score  -- the end of all leases, as text
 
 -- Returns the reply. `next`: in how many milliseconds to claim again, or nil; `more`: whether more slices are to come.
 local function reply(next, more)
-  local limits, behind = limited and not has('p'), false
+  local is_limited_now, behind = limited and not has('p'), false
   if limited then end_change() end
-  if limits then behind = lining or call('ZCOUNT', DELAYED, '-inf', due_by_now()) > 0 end
+  if is_limited_now then behind = lining or call('ZCOUNT', DELAYED, '-inf', due_by_now()) > 0 end
   write_meta()
   if #ids > 0 then remember(concat({'lease', lease_token, score, more and 1 or 0}, ' ') .. '\n' .. concat(ids, '\n')) end
   return {answer(tonumber(lease_token or 0), until_, has('h') and results > 0,
-    next and max(0, next - part) or null, more == true, died, limits, behind and true or false), ids, texts}
+    next and max(0, next - part) or null, more == true, died, is_limited_now, behind and true or false), ids, texts}
 end
 
 -- Returns the reply as the first try of this claim did. Messages whose lease has ended have no record.
@@ -160,7 +161,8 @@ end
 -- further call may find more.
 local function serve(most)
   local n, full = 0, false  -- how many it has leased; whether the next one has no room in the reply
-  local runs, places, lines = {}, {}, {}  -- of these: entries that LINES gets, members of READY, entries that LINES loses
+  local runs, places, lines = {}, {}, {}
+  -- Of these messages: runs: what LINES gets; places: their members of READY; lines: what LINES loses.
   begin_leases()
   local groups, bound, broken = first_heads(most)
   local all = {unpack(groups)}  -- `groups` loses those that do not compete any more
@@ -244,8 +246,8 @@ local function lease(set, members, most)
   begin_leases()
   for i, member in ipairs(members) do
     if i > before + #records then  -- one, then as many as fit, if they are as large as those before
-      local most = min(READ, max(1, floor(room * (i - 1) / max(1, bytes))))
-      before, records = i - 1, call('HMGET', RECORDS, unpack(all_ids, i, min(i + most - 1, #all_ids)))
+      local read_count = min(READ, max(1, floor(room * (i - 1) / max(1, bytes))))
+      before, records = i - 1, call('HMGET', RECORDS, unpack(all_ids, i, min(i + read_count - 1, #all_ids)))
     end
     local id, text = all_ids[i], records[i - before]
     bytes = bytes + (text and #text or 0)
@@ -315,7 +317,7 @@ define('claim', {'allow-oom'}, {'token'}, function(...)
       wake_groups()
     end
     take_back()
-    local goes_on, again = (limited and take_heads or take_due)()
+    local goes_on, again = (limited and take_heads or take_due)()  -- `again`: only `take_heads` returns it
     local is_full_slice = #ids == SLICE and wanted > SLICE
     if again or is_full_slice and goes_on then return reply(nil, true) end
   end

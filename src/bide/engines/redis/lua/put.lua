@@ -74,7 +74,7 @@ end
 local function meet(id, known, text, conflict, version)
   local r, unreadable = locate(id, known)
   if unreadable then return {false, 'unreadable'} end
-  if r.deleted then
+  if r.deleted then  -- by the end of its lease; a new put takes over its order
     if conflict == 'revive' or version then return {false} end
     local refused = refusal()
     if refused then return refused end
@@ -82,23 +82,24 @@ local function meet(id, known, text, conflict, version)
     count('put')
     return
   end
-  local replaced = not r.token and (conflict == 'revive' and r.state == 'dead' or conflict == 'replace'
-    and (not r.state or r.state == 'dead') and is_still(r, nil, version))
+  local revives = conflict == 'revive' and r.state == 'dead'
+  local replaces = conflict == 'replace' and (not r.state or r.state == 'dead') and is_still(r, nil, version)
+  local takes_place = not r.token and (revives or replaces)
   if r.token and conflict == 'replace' and not version and latest and not died_at then
     local refused = refusal()
     if refused then return refused end
     succeed(r, text)
     return outcome(r, true)
   end
-  local refused = replaced and refusal()
+  local refused = takes_place and refusal()
   if refused then
-    if conflict == 'revive' then
+    if conflict == 'revive' then  -- it would wait in a closed group, so it is cancelled, as by `revive` in change.lua
       remember_end(r, 'cancelled')
       delete(r, 'cancelled')
     end
     return refused
   end
-  if not replaced then return outcome(r, false) end
+  if not takes_place then return outcome(r, false) end
   if r.state == 'dead' and not died_at then count('revived') end
   if r.group ~= '' and r.group ~= group then call('ZREM', GROUPS, r.group .. '\1' .. r.member) end
   local first = latest and r.created == 0 and now or r.created
@@ -110,7 +111,10 @@ end
 
 define('put', {}, {'seq', 'put'}, function(conflict, version, origin, places)
   if not exists then return NO_SHARD end
-  local ids, known, outcomes, total, seq, new, done = {}, nil, {}, (#ARGV - 2) / 3, numbers.seq, 0, nil
+  local ids, outcomes, total = {}, {}, (#ARGV - 2) / 3
+  local known  -- the records that are there
+  local seq, new = numbers.seq, 0  -- the next number; how many messages got one
+  local done  -- numbers of those that were stored, as keys, if they are from an outbox
   ranks, texts, earliest, groups, leaving = {}, {}, nil, nil, nil
   read_origin(origin)
   for i = 1, total do ids[i] = ARGV[3 * i] end
