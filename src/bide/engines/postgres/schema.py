@@ -66,12 +66,13 @@ def prepare(connection: BoundedConnection, schema: str) -> None:
     Raises:
         NotAStore: a schema of that name exists, and bide did not make it.
         SchemaTooNew: a newer bide made it.
-        AccessDenied: it is of an older bide, and this user does not own it; or of an owner whose
-            functions this user must not call.
+        AccessDenied: an older bide made it, and only its owner can bring it up to date; or this
+            user must not call functions of its owner (see `check_owner`).
         StoreError: the server is too old.
         psycopg.Error: the server refused.
     """
-    with catalog_only(connection):  # alone: it keeps its locks until the end of the transaction
+    # A transaction of its own: else the look at the tables would lock them until `_make` is done.
+    with catalog_only(connection):
         check_owner(connection, schema)
         if _version(connection, schema) == VERSION:
             return

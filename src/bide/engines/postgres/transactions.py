@@ -109,8 +109,14 @@ def _transact_call(
 ) -> list[ReplyOrError]:
     """Carry out commands in one call, which also remembers its answer.
 
+    Args:
+        batch: what calls functions; each call has `identity` as more arguments meanwhile.
+        commands: to be carried out.
+        identity: arguments that say who has sent the commands.
+
     Raises:
-        psycopg.DatabaseError: with `SENT_BEFORE`, the batch was executed before, at least in part.
+        psycopg.DatabaseError: its SQLSTATE is `SENT_BEFORE`: the batch was executed before, at
+            least in part.
     """
     batch.identity = identity
     try:
@@ -125,7 +131,8 @@ def _transact_new(
     """Carry out commands that are sent for the first time, and remember their answers.
 
     Raises:
-        psycopg.DatabaseError: with `SENT_BEFORE`, a batch was executed before, at least in part.
+        psycopg.DatabaseError: its SQLSTATE is `SENT_BEFORE`: a batch was executed before, at least
+            in part.
     """
     remembered = Remembered(batch, identities)
     with batch.call.transaction():
@@ -162,11 +169,12 @@ def _transact(batch: PostgresBatch, commands: Sequence[Command]) -> list[Reply]:
 
 
 def _carry_out(batch: PostgresBatch, commands: Sequence[Command]) -> list[Reply]:
-    """Carry out commands, after locking what they would else lock in another order."""
+    """Carry out commands. First lock what several need, in one order: else they could deadlock."""
     if len(commands) > 1:
-        _lock_ids(batch, commands)  # in each batch before limits: see `_lock_turns`
+        # In each batch before limits: see `_lock_turns` in schema/functions/3_limits.sql.
+        _lock_ids(batch, commands)
     claimed_queues = {command.queue for command in commands if isinstance(command, Claim)}
-    limited_queues = claimed_queues & batch.floors.limited
+    limited_queues = claimed_queues & batch.floors.limited  # the last claim there met limits
     if len(limited_queues) > 1:
         batch.call.start("_lock_turns", texts(list(limited_queues)))
     return replies(batch, commands)

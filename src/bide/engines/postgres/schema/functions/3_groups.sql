@@ -29,8 +29,8 @@ BEGIN
     ORDER BY until LIMIT FORGET FOR UPDATE SKIP LOCKED));
 END $$;
 
--- Close a group of a queue, made if it does not exist; if it is closed, until the later of two times, which is
--- answered.
+-- Close a group of a queue, which is made if it does not exist. A group that is closed stays so until the later of
+-- the two times. Returns until when it is closed.
 CREATE FUNCTION bide._close_group(p_queue text, p_now bigint, p_group text, p_keep bigint) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = bide, pg_temp SET lock_timeout = '250ms' AS $$
 DECLARE
