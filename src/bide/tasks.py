@@ -78,7 +78,7 @@ def background(name: str, run: Callable[[], Awaitable[object]]) -> asyncio.Task[
 
     Args:
         name: of the task, beginning with `bide-`.
-        run: the work; called once more if it raises.
+        run: the work; called again each time that it raises.
     """
     return asyncio.create_task(_keep_running(name, run), name=name)
 

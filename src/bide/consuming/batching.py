@@ -224,14 +224,14 @@ class Batching:
             outcomes = await self._called(handlings, [member.body for member in members])
         except BaseException as error:  # noqa: BLE001  (each member raises it)
             if isinstance(error, asyncio.CancelledError) and _all_have_ended(members):
-                return  # it was cancelled since it was for nothing
+                return  # cancelled, since nobody waits for it any more
             outcomes = self._failures(error, members)
         for member, outcome in zip(members, outcomes, strict=True):
             if not member.outcome.done():  # else its lease was lost meanwhile
                 member.outcome.set_result(outcome)
 
     def _failures(self, error: BaseException, members: Sequence[Member]) -> Sequence[BaseException]:
-        """Return what each member of a batch raises whose call has raised an error."""
+        """Return what each member of a batch raises, after its call has raised an error."""
         if len(members) == 1:  # it was alone, so the error is its own
             return [error]
         cause = f"{type(error).__name__}: {text_of(error)}"
@@ -317,10 +317,16 @@ def make_batch_handler(
     on_loop: Callable[[], AbstractAsyncContextManager[object]],
     run: Callable[[PlainCall], Awaitable[tuple[Any, BaseException | None]]] | None = None,
 ) -> Handler:
-    """Return the handler of a function that takes many messages at once; see `Batching`.
+    """Return the handler of a function that takes many messages at once.
+
+    Args:
+        function, linger, timeout, in_thread, on_loop, run: as `Batching` takes them.
+        batch: how many messages one call handles at most.
+        retry: when messages are delivered again for which a call raised.
+        warn_after: how long a call may run before the log warns.
 
     Raises:
-        InvalidArgument: it takes anything else, or a setting is not valid.
+        InvalidArgument: it has other parameters than a batch handler, or a setting is not valid.
     """
     check_whole(batch, "batch", 2, CLAIM_MOST)
     linger_ms = milliseconds(linger, "linger")

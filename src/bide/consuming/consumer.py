@@ -306,7 +306,7 @@ class Consumer(Claimer):
 
     @property
     def quiet(self) -> bool:
-        """Whether no handler runs whose outcome counts, and nothing is left to settle."""
+        """Whether nothing is left to settle, and the outcome of no running handler counts."""
         return not self.to_settle and all(handling.outcome_ignored for handling in self.running)
 
     @property
@@ -520,7 +520,7 @@ class Consumer(Claimer):
             self._wait(self.prefetch.waiting[0].arrived + self.prefetch.hold - now)
 
     def _release(self, unstarted: Sequence[Handling]) -> None:
-        """Return messages whose handlers have not started to the queue."""
+        """Return messages to the queue that no handler has begun."""
         for handling in unstarted:
             self._crash_isolation.leave(handling)
             self._settling.add(handling, RELEASE)
@@ -600,7 +600,13 @@ class Consumer(Claimer):
             self._settle_running(handling, verdict, "its middleware has ended")
 
     def _settle_running(self, handling: Handling, verdict: Verdict, after: str) -> None:
-        """Settle a delivery whose handler still runs, and log after what it does."""
+        """Settle a delivery while its handler still runs, and log that.
+
+        Args:
+            handling: the delivery.
+            verdict: how it is settled.
+            after: what has come before the end of the handler, for the log, such as "its timeout".
+        """
         handling.took = self._clock.monotonic() - handling.began
         self._settling.add(handling, verdict)
         handling.lose()
@@ -669,7 +675,7 @@ class Consumer(Claimer):
             handling.lose()
 
     def _held(self) -> list[Handling]:
-        """Return those that run and whose outcomes count."""
+        """Return the running deliveries whose outcomes count."""
         return [handling for handling in self.running if not handling.outcome_ignored]
 
     def _unsettled(self) -> list[Handling]:

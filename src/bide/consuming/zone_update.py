@@ -263,7 +263,7 @@ async def messages_with_zone(ask: Ask, queue: str) -> AsyncIterator[list[Message
 
 
 def what_moves(messages: Sequence[Message], zones: ZoneData) -> list[DueMove]:
-    """Return which messages some data plan for another time, and for which."""
+    """Return the messages that other data of time zones plan for another time, with that plan."""
     moved: list[DueMove] = []
     for message in messages:
         try:
