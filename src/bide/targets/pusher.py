@@ -162,9 +162,9 @@ class Pusher:
             lane,
             SYSTEM_CLOCK,
             self.claimer,
-            lambda: Report({self.claimer: list(self.tallies())}, origin=origin),
-            self.tallies,
-            lambda: end_leases_of_dead(lane.acall, self.tallies()),
+            report=lambda: Report({self.claimer: list(self.tallies())}, origin=origin),
+            tallies=self.tallies,
+            after_first=lambda: end_leases_of_dead(lane.acall, self.tallies()),
         )
         heartbeat_tasks: list[asyncio.Task[None]] = []
         self._hurrying.clear()

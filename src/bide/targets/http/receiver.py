@@ -240,7 +240,7 @@ class Pace:
         too many have started."""
 
     def room(self, most: int, now: float) -> int:
-        """Return how many of `most` may start."""
+        """Return how many of `most` requests may start now."""
         if self.rate is None:
             return most
         return min(most, int(self._saved(self.rate, now) + ROUNDING))

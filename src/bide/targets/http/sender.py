@@ -46,14 +46,12 @@ def _headers_of(message: Message, subscription: Subscription) -> dict[str, str]:
     """
     _, queue_name = split_name(subscription.queue)
     id = f"{_plain(queue_name)}/{_plain(message.id)}"
-    message_headers: dict[str, str] = {}
-    for name, value in (message.headers or {}).items():
-        # Names that differ in case only are one to HTTP, which joins values so.
-        others = [message_headers[name.lower()]] if name.lower() in message_headers else []
-        message_headers[name.lower()] = ", ".join([*others, value])
+    message_headers = _joined_by_name(message.headers or {})
     content_type = message_headers.pop("content-type", "")
-    if message.json or not _fits(content_type):
-        content_type = "application/json" if message.json else "application/octet-stream"
+    if message.json:
+        content_type = "application/json"
+    elif not _is_header_value(content_type):
+        content_type = "application/octet-stream"
     headers = {
         "content-type": content_type,
         "idempotency-key": id,
@@ -62,11 +60,11 @@ def _headers_of(message: Message, subscription: Subscription) -> dict[str, str]:
         "bide-due": str(message.due),
     }
     for name in TRACE:
-        if _fits(trace := message_headers.pop(name, "")):
+        if _is_header_value(trace := message_headers.pop(name, "")):
             headers[name] = trace
     for name, value in message_headers.items():
         header = f"bide-header-{quote(name, safe='')}"
-        if _fits(value):
+        if _is_header_value(value):
             headers[header] = value
         else:  # a header is ASCII: other values are URL-encoded, and marked so (RFC 8187)
             headers[f"{header}*"] = f"UTF-8''{quote(value)}"
@@ -242,7 +240,16 @@ def _plain(text: str) -> str:
     return quote(text, safe="").replace(".", "%2E")
 
 
-def _fits(value: str) -> bool:
+def _joined_by_name(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers with their names in small letters; HTTP joins those of equal names so."""
+    joined: dict[str, str] = {}
+    for name, value in headers.items():
+        key = name.lower()
+        joined[key] = f"{joined[key]}, {value}" if key in joined else value
+    return joined
+
+
+def _is_header_value(value: str) -> bool:
     """Tell whether a text can be the value of an HTTP header as it is.
 
     Receivers take away blanks at its ends.

@@ -96,6 +96,8 @@ class SubscriptionWorker(Consumer):
         self.pace = Pace(None)
         self._place, self._among = 0, 1
         """The number of this server, from 0, and how many there are."""
+        self._held_until = 0.0
+        """Until when nothing is sent, by the monotonic clock; 0: no wait was asked for."""
         # Sets the subscription, the share of the limits and the handler.
         self.follow(subscription, 0, 1)
 
@@ -114,16 +116,9 @@ class SubscriptionWorker(Consumer):
             return
         if is_changed:
             self.circuit = Circuit(tag=subscription.tag)
-            # Until when nothing is sent: a time of the monotonic clock. 0: no wait was asked for.
             self._held_until = 0.0
         self.subscription, self._place, self._among = subscription, place, among
-        # Of different subscriptions, different servers get the rest of the division.
-        turn = crc32(subscription.name.encode())
-        self.share = share(subscription.concurrency, place, among, turn)
-        # As its share of the running requests; a server without one sends a probe at most.
-        share_of_rate = self.share / subscription.concurrency or 1 / among
-        # Not a new `Pace`: the last requests still count, else each change would let one start.
-        self.pace.rate = None if subscription.rate is None else subscription.rate * share_of_rate
+        self._divide(subscription, place, among)
         self.queue_handlers.concurrency = max(self.share, 1)
         self.queue_handlers.handlers[None] = Handler(
             f"push {subscription.name}",
@@ -132,7 +127,19 @@ class SubscriptionWorker(Consumer):
             timeout=subscription.timeout / 1000,
             retry=subscription.backoff,
         )
-        self.recall()
+        self.recall()  # a claim on its way was made by the old share
+
+    def _divide(self, subscription: Subscription, place: int, among: int) -> None:
+        """Set this server's share of the running requests, and of the rate.
+
+        With fewer requests than servers, some servers have no share: they send probes only.
+        """
+        # By the name: else the same servers would have one more for each subscription.
+        turn = crc32(subscription.name.encode())
+        self.share = share(subscription.concurrency, place, among, turn)
+        portion = self.share / subscription.concurrency if self.share else 1 / among
+        # The same `Pace` goes on: a new one forgets the last requests, and lets one start at once.
+        self.pace.rate = None if subscription.rate is None else subscription.rate * portion
 
     def adopt_circuit(self, circuit: Circuit) -> None:
         """Take over the circuit of another server."""

@@ -221,29 +221,41 @@ class Intake:
         """Store a batch, or make dead letters of its messages, and acknowledge it as a whole."""
         if self._clock.monotonic() - self.checked_at >= CHECK:
             await self._check_target()
-        recorded: set[str] = set()
-        if any(message.redelivered for message in batch):
-            recorded = await self._recorded(channel)
-        arrived: list[Arrived] = []
-        repeated: list[Arrived] = []
-        for message in batch:
-            arrival = await self._read(message)
-            if arrival is None:
-                continue
-            is_repeated = message.redelivered and arrival.digest in recorded
-            (repeated if is_repeated else arrived).append(arrival)
-        for arrival, stored in zip(repeated, await self.find(channel, repeated), strict=True):
-            if stored is None or is_same(arrival.item, stored):
-                self.taken.repeated += 1  # it is stored, or was cancelled or published since
-            else:
-                # Its id was in use, and it is stored under another one, if any.
-                arrived.append(arrival)
-        await self._store(channel, arrived)
+        await self._store(channel, await self._new(channel, batch))
         # Those that became dead letters may be processed already.
         if unprocessed := [message for message in batch if not message.processed]:
             await unprocessed[-1].ack(multiple=True)
         await channel.set_qos(prefetch_count=PREFETCH)  # answered after the broker has seen the ack
         self._unacknowledged.acknowledged()
+
+    async def _new(
+        self, channel: AbstractChannel, batch: Sequence[AbstractIncomingMessage]
+    ) -> list[Arrived]:
+        """Return the messages of a batch that are to be stored; make dead letters of unfit ones.
+
+        A message comes again if the connection was lost between its storing and its ack; its
+        digest was recorded in the store. If no message has its id now, it was cancelled or
+        published since. If another one has it, this one may be stored under a new id, or be gone
+        and its id used again. It is stored once more: twice is better than never.
+        """
+        recorded: set[str] = set()
+        if any(message.redelivered for message in batch):
+            recorded = await self._recorded(channel)
+        arrived: list[Arrived] = []
+        seen_before: list[Arrived] = []
+        for message in batch:
+            arrival = await self._read(message)
+            if arrival is None:
+                continue
+            was_recorded = message.redelivered and arrival.digest in recorded
+            (seen_before if was_recorded else arrived).append(arrival)
+        stored_messages = await self.find(channel, seen_before)
+        for arrival, stored in zip(seen_before, stored_messages, strict=True):
+            if stored is None or is_same(arrival.item, stored):
+                self.taken.repeated += 1
+            else:
+                arrived.append(arrival)
+        return arrived
 
     async def _read(self, message: AbstractIncomingMessage) -> Arrived | None:
         """Return a message as the store keeps it; `None`: it is a dead letter now."""

@@ -34,14 +34,14 @@ TEXTS = {
 }
 """Headers of bide that become properties of text, with their names in `Basic.Properties`."""
 
-KEY, PRIORITY, EXPIRATION, TYPED = "amqp-key", "amqp-priority", "amqp-expiration", "amqp-headers"
+KEY, PRIORITY, EXPIRATION, NOT_TEXT = "amqp-key", "amqp-priority", "amqp-expiration", "amqp-headers"
 """Headers of bide for the routing key, for the properties of these names, and for headers that are
 no text."""
 
 DELAYS = ("bide-at", "bide-delay", "x-opt-delivery-time", "x-delay")
 """Headers that say when a message is due."""
 
-OWN = ("bide-queue", "bide-due", "bide-attempt")
+ADDED = ("bide-queue", "bide-due", "bide-attempt")
 """Headers that each publication gets."""
 
 UNFIT = (ArithmeticError, RecursionError, TypeError, ValueError, struct.error)
@@ -50,7 +50,13 @@ UNFIT = (ArithmeticError, RecursionError, TypeError, ValueError, struct.error)
 DEEPEST = 100
 """How many levels deep headers may be nested: the client library cannot send many more."""
 
-_BROKERS = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
+_ADDED_BY_BROKER = (
+    "x-death",
+    "x-first-death-",
+    "x-last-death-",
+    "x-delivery-count",
+    "x-acquired-count",
+)
 """How headers begin that the broker adds. With `x-death` kept, it would take a message that comes
 round for a cycle, and drop it."""
 
@@ -104,19 +110,19 @@ def _amqp_headers(message: Message, texts: Mapping[str, str]) -> dict[str, Any]:
 
     Args:
         message: as the store has it.
-        texts: its headers in bide that are no property; one of them may hold those that are no
-            text.
+        texts: its headers in bide, without those that became properties. The header `NOT_TEXT`
+            holds headers of other types than text, as JSON.
 
     Raises:
-        InvalidArgument: they are too large, or the header of those that are no text is damaged.
+        InvalidArgument: they are too large, or `NOT_TEXT` is damaged.
     """
     headers: dict[str, Any] = {
         name: value
         for name, value in texts.items()
-        if name != TYPED and not name.startswith(_BROKERS)
+        if name != NOT_TEXT and not name.startswith(_ADDED_BY_BROKER)
     }
-    if TYPED in texts:
-        headers |= _typed(texts[TYPED])
+    if NOT_TEXT in texts:
+        headers |= _typed(texts[NOT_TEXT])
     size = sum(len(name.encode()) + len(str(value).encode()) for name, value in headers.items())
     if size > MAX_AMQP_HEADERS:
         raise InvalidArgument(
@@ -127,7 +133,7 @@ def _amqp_headers(message: Message, texts: Mapping[str, str]) -> dict[str, Any]:
             f"the header {long_names[0]!r} has a name of more than {LONGEST} bytes"
         )
     _, _, queue_name = message.queue.rpartition("/")  # the namespace is nothing to consumers
-    return headers | dict(zip(OWN, (queue_name, message.due, message.attempt), strict=True))
+    return headers | dict(zip(ADDED, (queue_name, message.due, message.attempt), strict=True))
 
 
 def headers_of(message: AbstractIncomingMessage) -> dict[str, str]:
@@ -148,14 +154,14 @@ def headers_of(message: AbstractIncomingMessage) -> dict[str, str]:
         headers[EXPIRATION] = properties.expiration
     typed: dict[str, Any] = {}
     for name, value in message.headers.items():
-        if name in DELAYS or name in OWN or name.startswith(_BROKERS):
+        if name in DELAYS or name in ADDED or name.startswith(_ADDED_BY_BROKER):
             continue
         if isinstance(value, str) and not name.startswith("amqp-") and name not in TEXTS:
             headers[name] = value
         else:  # also a text whose name stands for a property in bide
             typed[name] = value
     if typed:
-        headers[TYPED] = msgspec.json.encode(_tagged(typed)).decode()
+        headers[NOT_TEXT] = msgspec.json.encode(_tagged(typed)).decode()
     return headers
 
 
@@ -171,7 +177,7 @@ def _whole_number(text: str, name: str, most: int) -> int:
 
 
 def _typed(text: str) -> dict[str, Any]:
-    """Return the headers that the header `TYPED` holds as JSON.
+    """Return the headers that the header `NOT_TEXT` holds as JSON.
 
     Raises:
         InvalidArgument: it is not what `headers_of` writes.
@@ -179,9 +185,9 @@ def _typed(text: str) -> dict[str, Any]:
     try:
         headers = _untagged(msgspec.json.decode(text))
     except UNFIT as error:
-        raise InvalidArgument(f"{TYPED} is not what bide writes there: {error}") from None
+        raise InvalidArgument(f"{NOT_TEXT} is not what bide writes there: {error}") from None
     if not isinstance(headers, dict):
-        raise InvalidArgument(f"{TYPED} must be a JSON object")
+        raise InvalidArgument(f"{NOT_TEXT} must be a JSON object")
     return headers
 
 
