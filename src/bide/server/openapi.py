@@ -140,7 +140,7 @@ def _describe_default(field: dict[str, Any]) -> None:
     requires it in requests.
     """
     default = field.pop("default", None)
-    if default or default == 0:
+    if default not in (None, "", [], {}):  # an empty default says nothing
         sentence = f"Default: `{json.dumps(default)}`."
         field["description"] = f"{field.get('description', '')} {sentence}".strip()
 

@@ -310,7 +310,7 @@ class Service:
                 await self.tokens.write_uses()
 
     async def keep_planned(self) -> None:
-        """Plan messages again whose time zone data this process has in a greater version."""
+        """Plan messages again that were planned by older time zone data than this process has."""
         await keep_planned(self.lane.acall, self.clock)
 
     async def keep_past(self) -> None:

@@ -29,7 +29,7 @@ from bide.model.undoing import Bulk, Undo
 from bide.queue.arguments import checked_version, overdue_of, progress_of
 from bide.server.access.declarations import is_about_own_queues
 from bide.server.access.heartbeats import check_heartbeat
-from bide.server.access.rights import Caller, rights_of
+from bide.server.access.rights import Caller, Right, rights_of
 from bide.server.limits.request_bodies import Pause
 from bide.server.problem import naming_server
 from bide.undoing.steps import is_token
@@ -61,14 +61,9 @@ async def check(
     rights = rights_of(command, internal)
     caller.need(*rights)
     if isinstance(command, cmd.Queues) or (isinstance(command, PastCommand) and command.together):
-        queue = caller.prefix(command.queue)
+        queue = caller.prefix(command.queue)  # the beginning of the names of several
     else:
-        is_declared = internal is InternalQueue.DECLARED
-        if not (is_declared and is_about_own_queues(command, caller)):
-            caller.need_queue(command.queue, internal, heartbeat=rights == ("consume",))
-        queue = check_queue(caller.prefix(command.queue))
-        if internal is InternalQueue.WORKERS:
-            check_heartbeat(command, caller)
+        queue = _queue_for(command, caller, internal, rights)
     if isinstance(command, cmd.CloseGroup):
         check_has_groups(command.queue)
     await check_values(command, pause)
@@ -81,6 +76,28 @@ async def check(
     elif isinstance(command, cmd.Edit):
         await pause(len(command.data or b""))
         _check_edit(command, max_body)
+    return queue
+
+
+def _queue_for(
+    command: cmd.Command | Bulk | Undo | PastCommand,
+    caller: Caller,
+    internal: InternalQueue | None,
+    rights: tuple[Right, ...],
+) -> str:
+    """Return the name in the store of a command's queue, if the caller may use it.
+
+    Raises:
+        AccessDenied: the caller may not.
+    """
+    # What is declared for its own queues, a caller may read and write whatever else it may do.
+    is_declared = internal is InternalQueue.DECLARED
+    if not (is_declared and is_about_own_queues(command, caller)):
+        is_heartbeat = rights == ("consume",)  # what each worker may do
+        caller.need_queue(command.queue, internal, heartbeat=is_heartbeat)
+    queue = check_queue(caller.prefix(command.queue))
+    if internal is InternalQueue.WORKERS:
+        check_heartbeat(command, caller)
     return queue
 
 

@@ -235,9 +235,10 @@ class Connection(ResponseOutput):
     # Requests, one after the other.
 
     def _begin(self, head: RequestHead) -> Exchange:
-        """Start a request, or queue it; wait no longer for one."""
-        self._stop_timer()
+        """Start a request that has arrived, or queue it behind the one that is being answered."""
+        self._stop_timer()  # it has limited how long the request may be on its way
         exchange = Exchange(self, head.scope, head.keep, head.expects)
+        # If writing is paused, the client does not read earlier answers.
         if self._current is None and not self.write_paused:
             self._start(exchange)
         else:

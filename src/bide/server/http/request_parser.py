@@ -100,13 +100,14 @@ class RequestParser:
             try:
                 self._parser.feed_data(remaining)
                 remaining = b""
-            except httptools.HttpParserUpgrade as upgrade:
+            except httptools.HttpParserUpgrade as upgrade:  # to be answered as if it had not asked
                 (end_of_head,) = upgrade.args
                 remaining = self._without_upgrade(remaining[end_of_head:])
             except httptools.HttpParserError as error:
                 self._refuse((400, f"this is not HTTP/1.1: {error}"))
                 remaining = b""
-        # This counts the head, the trailers, and the framing of chunks.
+        # Parts of a body reset it. So over several calls it counts only heads, trailers and the
+        # framing of chunks, and at most one slice of other bytes.
         self._framing_bytes += len(data)
         if self._framing_bytes > MAX_HEAD + SLICE:
             self._refuse(TOO_LARGE)

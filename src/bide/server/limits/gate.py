@@ -135,8 +135,9 @@ class Visit:
             self._quotas.carried(self.caller.namespace, size - already_counted)
 
     async def admitted(self, commands: Sequence[Command | Bulk | Undo | PastCommand]) -> Admitted:
-        """Return the commands to execute within this context, as the quotas of the caller admit
-        them; see `Quotas.admit`.
+        """Return the commands as the quotas of the caller admit them; see `Quotas.admit`.
+
+        What is returned is also the context in which they are to be executed.
 
         Raises:
             Problem: messages are too many, too large, or too far ahead.

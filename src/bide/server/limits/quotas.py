@@ -314,7 +314,7 @@ class Quotas:
         self._add_stored(namespace, size, most=None)
 
     def begin(self) -> None:
-        """Count what runs leave in the store whose ends claims find out."""
+        """Count what runs leave in the store if a claim finds out that they are over."""
         self._loop = asyncio.get_running_loop()
         self.lane.bound_runs = self.bound_runs
 

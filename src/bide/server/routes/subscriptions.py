@@ -119,10 +119,11 @@ async def change(call: ApiCall, content: msgspec.Struct) -> Answer:
     """
     name = await _name(call)
     namespace, _ = split_name(name)
+    # One change at a time: each may use up what the quota has left.
     with await call.service.quotas.exclusive(namespace):
         fields = await _checked(call, name, about.fields_of(content))
-        work = call.records.change(name, _expected_tag(call), **fields)
-        subscription = await _result_of(call, work)
+        changing = call.records.change(name, _expected_tag(call), **fields)
+        subscription = await _result_of(call, changing)
     return await _answer(call, subscription)
 
 
