@@ -368,7 +368,7 @@ class Lane(LaneThread):
         self._ended = True
         if (notifier := self._notifier) is not None:
             notifier.close()
-            self._hearing.join()  # unless a listener closes the lane
+            self._hint_thread.join()  # unless a listener closes the lane
         with self._opening:
             reads = self._reads
         if reads is not None and reads is not self:

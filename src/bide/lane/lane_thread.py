@@ -46,7 +46,7 @@ class LaneThread(Executor):
         super().__init__(open_engine, clock)
 
     def _reset(self) -> None:
-        """Begin without a thread and without a waiting caller."""
+        """Begin without a thread and without a waiting caller: also in a child, after a fork."""
         super()._reset()
         self._signal = Signal()  # wakes the lane's thread
         self._worker = Background("bide-lane", self._run)
@@ -57,19 +57,19 @@ class LaneThread(Executor):
         self._rests = False  # whether the lane's thread waits for its signal
         self._opening = threading.RLock()  # held while a second engine or a notifier is opened
         self._notifier: Notifier | None = None
-        self._hearing = Background("bide-notifier", self._hear)
-        self._listens: bool | None = None
-        """Whether it hears hints of other processes. `None`: it has not tried, or has stopped;
-        `False`: the last attempt failed."""
+        self._hint_thread = Background("bide-notifier", self._hear)
+        self._hears: bool | None = None
+        """Whether the lane hears hints of other processes. `None`: it has not tried, or has
+        stopped; `False`: the last attempt failed."""
         self._listeners: tuple[Callable[[str, int], None], ...] = ()
         """Called with each hint: see `hint`."""
 
     @property
     def notifications_lost(self) -> bool:
         """Whether other processes cannot wake the claims that wait here: these poll instead."""
-        if self._listens is False:
+        if self._hears is False:
             return True
-        notifier = self._notifier if self._listens else None
+        notifier = self._notifier if self._hears else None
         # Without a notifier, no other process can use this store.
         return notifier is not None and not notifier.is_listening
 
@@ -253,37 +253,37 @@ class LaneThread(Executor):
 
     def _listen(self) -> None:
         """Listen to other processes, before a claim that may wait asks; if not already done."""
-        if self._listens and (self._notifier is None or self._hearing.was_started):
+        if self._hears and (self._notifier is None or self._hint_thread.was_started):
             return
         with self._opening:
-            if self._listens and (self._notifier is None or self._hearing.was_started):
+            if self._hears and (self._notifier is None or self._hint_thread.was_started):
                 return
             try:
                 with self._lock:
                     self._notifier = self._opened().notifier()
-                self._listens = True  # before the thread starts, which may end at once
+                self._hears = True  # before the thread starts, which may end at once
                 if self._notifier is not None:
-                    self._hearing.ensure()
+                    self._hint_thread.ensure()
             except Exception as error:  # noqa: BLE001  (claims work without hints)
                 _log.log(
-                    logging.WARNING if self._listens is None else logging.DEBUG,
+                    logging.WARNING if self._hears is None else logging.DEBUG,
                     "cannot listen for changes by other processes (%s); waiting claims look every "
                     "%g s instead, and each tries again to listen",
                     error,
                     LOOK_AGAIN,
                 )
-                self._listens, self._notifier = False, None
+                self._hears, self._notifier = False, None
 
     def _hear(self) -> None:
         """Pass on the hints of other processes, until the notifier is closed."""
         while (notifier := self._notifier) is not None and not self._closing:
-            self._listens = True
+            self._hears = True
             try:
                 while hints := notifier.listen():
                     for name, wake in hints:
                         self.hint(name, wake)
             finally:
-                self._listens = None  # the next claim that waits listens again
+                self._hears = None  # the next claim that waits listens again
             if self._closing or not self._listeners:
                 return
             self._listen()  # listeners need every hint, also while no claim waits

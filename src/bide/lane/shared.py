@@ -22,8 +22,8 @@ _stand_ins: list[Lane] = []
 def open_lane(url: str, clock: Clock = SYSTEM_CLOCK) -> Lane:
     """Return this process's lane to a store; each caller closes it with `close_lane`.
 
-    In a test that replaces all stores by one of its own, it is the lane to that one, unless the
-    caller has a clock of its own.
+    In a test that replaces all stores by one of its own, callers without a clock of their own get
+    the lane to that one.
 
     Raises:
         InvalidArgument: the URL names no known kind of store.
@@ -34,8 +34,10 @@ def open_lane(url: str, clock: Clock = SYSTEM_CLOCK) -> Lane:
         if _stand_ins and clock is SYSTEM_CLOCK:
             lane = _stand_ins[-1]
         else:
+            # Not `_open[key] = ...`: meanwhile a finalizer may have opened the same store.
             lane = _open.get(key) or _open.setdefault(key, Lane(open_engine, clock))
-        lane.users.append(None)  # one for each caller: a step that no finalizer can cut in two
+        # Callers are counted by appending: a finalizer cannot come within that step.
+        lane.users.append(None)
         return lane
 
 

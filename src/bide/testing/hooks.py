@@ -79,7 +79,7 @@ def notifier_of(lane: Lane) -> Notifier | None:
 
 def is_listening(lane: Lane) -> bool:
     """Return whether the lane hears of changes by other processes."""
-    return lane._listens is True
+    return lane._hears is True
 
 
 def batch_waits(lane: Lane) -> bool:

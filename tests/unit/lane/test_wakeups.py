@@ -116,9 +116,9 @@ def test_a_hint_for_another_queue_costs_nothing(
 def test_closing_stops_to_listen(lane: Lane) -> None:
     spawn(lane.call, claim(), wait=60)
     waiting(lane)
-    until(lambda: lane._hearing.is_alive)
+    until(lambda: lane._hint_thread.is_alive)
     lane.close()
-    until(lambda: not lane._hearing.is_alive)
+    until(lambda: not lane._hint_thread.is_alive)
 
 
 def test_a_listener_may_close_the_lane(lane: Lane, store: Shared) -> None:
@@ -156,7 +156,7 @@ def test_after_a_notifier_has_ended_at_once_the_next_claim_listens_again(
     store.bell.close()
     future = spawn(lane.call, claim(), wait=60)
     waiting(lane)
-    until(lambda: lane._listens is None)
+    until(lambda: lane._hears is None)
     clock.wait_for_waiters()
     clock.advance(LOOK_AGAIN)
     until(lambda: store.events.count("listen") == 2)
