@@ -98,10 +98,10 @@ def look_further(
     present: Mapping[str, Iterable[str]] | None = None,
     surroundings: Surroundings | None = None,
 ) -> Steps[Explained]:
-    """Add what the store keeps elsewhere.
+    """Add to the store's explanation what takes further commands.
 
-    That is how a message that is gone ended, and if `around`, who serves the queue of a ready
-    message, and which subscriptions send nothing.
+    Of a message that is gone: how it ended. Of a ready one, if `around`: which workers serve its
+    queue, and which subscriptions send nothing.
 
     Args:
         queue: its name in the store.
@@ -115,7 +115,8 @@ def look_further(
         reply: Ends | None = yield from _allowed(History(queue, id, max_bytes=0))
         if reply is not None and reply.ends:
             latest, *_ = reply.ends
-            end = msgspec.structs.replace(latest, result=None)  # which not all may see
+            # Without its result: who may explain a message may not always read results.
+            end = msgspec.structs.replace(latest, result=None)
             explained = msgspec.structs.replace(explained, end=end)
     if not around or explained.state != "ready" or explained.workers is not None:
         return explained

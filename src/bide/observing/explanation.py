@@ -337,7 +337,7 @@ class Explanation(msgspec.Struct, frozen=True):
             yield Cause("busy", "busy with", {**values, **longest, **self._since(since)})
 
     def _closed_handlers(self) -> Iterator[Cause]:
-        """Yield that the handlers of all workers wait until their windows open."""
+        """Yield when the first window opens, if the handlers of all workers wait for theirs."""
         now, workers = self.facts.now, self.facts.workers
         if not workers or not all(worker.is_closed(now) for worker in workers):
             return

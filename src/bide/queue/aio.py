@@ -76,7 +76,11 @@ def awaited(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[An
 def iterated(
     method: Callable[Concatenate[Any, P], Iterator[T]],
 ) -> Callable[Concatenate[Any, P], AsyncIterator[T]]:
-    """Return a method of `Queue` that returns an iterator: of `AsyncQueue`, an asynchronous one."""
+    """Return the form for `AsyncQueue` of a method of `Queue` that returns an iterator.
+
+    The method itself is the same one: what it calls on an `AsyncQueue` gives an asynchronous
+    iterator. Only its docstring and its annotations differ.
+    """
 
     @wraps(method)
     def call(queue: Any, /, *args: P.args, **options: P.kwargs) -> AsyncIterator[T]:

@@ -287,28 +287,28 @@ def _replanning(
 def runs_between(message: Message, start: int, end: int, now: int) -> Iterator[Item]:
     """Yield the runs of a message from a time on, and before another one, as messages to be put.
 
-    Those from the first one on that the message is still going to deliver are left out.
+    The message delivers its next run and all later ones itself, so these are left out.
 
     Raises:
         InvalidArgument: there are too many, or its rule cannot be read here.
     """
-    rule, first_own = repeat_of(message.rule or ""), _first_own_run(message, now)
-    last = end if first_own is None else min(end, first_own)
-    most = min(MAX_BACKFILL, BACKFILL_BYTES // max(1, len(message.data)))
+    rule, next_own = repeat_of(message.rule or ""), _next_own_run(message, now)
+    stop = end if next_own is None else min(end, next_own)
+    most_runs = min(MAX_BACKFILL, BACKFILL_BYTES // max(1, len(message.data)))
     count, at = 0, rule.after(start - 1)
-    while at is not None and at < last:
+    while at is not None and at < stop:
         count += 1
-        if count > most:
+        if count > most_runs:
             raise InvalidArgument(
-                f"there are more than {most:,} runs between {iso(start)} and {iso(end)}; put them "
-                "in several steps"
+                f"there are more than {most_runs:,} runs between {iso(start)} and {iso(end)}; "
+                "put them in several steps"
             )
         yield _run_alone(message, at)
         at = rule.after(at)
 
 
-def _first_own_run(message: Message, now: int) -> int | None:
-    """Return the time of the first run that a message is still going to deliver itself.
+def _next_own_run(message: Message, now: int) -> int | None:
+    """Return the time of the next run that a message delivers itself.
 
     As far as it is known now: which run has begun is known only where it has failed. `None`: it
     delivers no run any more.

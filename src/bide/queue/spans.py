@@ -47,7 +47,8 @@ def is_traced() -> bool:
 def sending(command: Put) -> Iterator[Put]:
     """Open the spans of a put; yield the command with their context in the messages' headers.
 
-    A provider that a program sets while it puts messages is found within `LOOK_AGAIN` seconds.
+    If nothing opens spans, puts do not look again for `LOOK_AGAIN` seconds. A provider of tracers
+    that the program sets meanwhile is found after that.
     """
     global none_until
     senders = SENDERS

@@ -314,7 +314,9 @@ class Runner:
 
 
 def chosen(app: Registrations, queues: list[str]) -> list[str]:
-    """Return the queues to work on: those named, or all that have a handler.
+    """Return the queues to work on: all that have a handler, or of these only those named.
+
+    A source has a queue of its own. It is named as such, or by the queue that it fills.
 
     Raises:
         InvalidArgument: the app has no handler, or none for one of the queues.
@@ -322,7 +324,6 @@ def chosen(app: Registrations, queues: list[str]) -> list[str]:
     handlers = app.queue_handlers
     if not handlers:
         raise InvalidArgument("the app has no handlers; register one with @app.handler(queue)")
-    # A queue that a source fills may be named for the source, without a handler of its own.
     filled_queues = {queue_handlers.fills for queue_handlers in handlers.values()}
     for queue in queues:
         if queue not in handlers and queue not in filled_queues:
