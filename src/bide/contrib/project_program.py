@@ -46,7 +46,7 @@ class ProjectProgram(Program):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command; `None` if there is none of this name.
 
-        One that works with an app gets that of the project, and has no argument for it.
+        A command that works with an app has no argument for it here: it gets that of the project.
         """
         command = super().get_command(ctx, cmd_name)
         if cmd_name not in OF_THE_APP or command is None:

@@ -5,7 +5,7 @@ or per hour, that of the forecast per bar.
 """
 
 from collections.abc import Callable, Sequence
-from math import log
+from math import ceil, log
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -253,15 +253,20 @@ class _Column(NamedTuple):
 
 
 def _plot(slots: Slots, span: Span, place: Place) -> PastPlot:
-    """Return the past as paths."""
+    """Return the past as the paths of a chart, of `MOST_COLUMNS` columns at most."""
     slot_ms = SLOT_MS[span.by]
-    size = -(-len(slots) // MOST_COLUMNS)
+    slots_per_column = ceil(len(slots) / MOST_COLUMNS)
     columns = [
-        _column(slots[number : number + size], slot_ms, place)
-        for number in range(0, len(slots), size)
+        _column(slots[number : number + slots_per_column], slot_ms, place)
+        for number in range(0, len(slots), slots_per_column)
     ]
-    figures = [figure for column in columns for figure in column[2:5] if figure is not None]
-    most = max(figures, default=0)
+    counts = [
+        count
+        for column in columns
+        for count in (column.put, column.done, column.failed)
+        if count is not None
+    ]
+    most = max(counts, default=0)
 
     def heights(name: str) -> list[float | None]:
         values = [getattr(column, name) for column in columns]

@@ -91,6 +91,8 @@ class DelayHeap(Generic[T]):
     def add(self, item: T, due: int, priority: int) -> Delayed[T]:
         """Put an item in, with a priority that `check_priority` has accepted."""
         arrival = next(self._arrivals)
+        # The earliest due time first, then the highest priority, then the first arrival. Arrivals
+        # count from `PRIORITY_0`, so no priority makes the difference negative.
         rank = (due << DUE_SHIFT) + arrival - (priority << ARRIVAL_BITS)
         entry: Delayed[T] = Delayed()  # and no `__init__`: calling it would cost as much again
         entry.item = item

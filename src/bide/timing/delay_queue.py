@@ -129,13 +129,13 @@ class AsyncDelayQueue(DelayQueueBase[T]):
     async def take(self, timeout: Delay | None = None) -> T:  # noqa: ASYNC109 - as DelayQueue
         """Wait until the head is due, take it out and return it: as `DelayQueue.take`."""
         limit = self._limit(timeout)
-        place = object()
-        """Stands for this task in `_waiting`."""
+        place = object()  # stands for this task in `_waiting`
         try:
             while True:
                 self._check_process()
                 now = self._now()
-                # Also if none waits. Those behind the first must not take what it waits for.
+                # Only the first in line may take: others would take what it waits for. If no task
+                # waits, this one is the first.
                 leads = next(iter(self._waiting), place) is place
                 if leads and (entry := self._entries.pop(now)) is not None:
                     return entry.item

@@ -255,6 +255,8 @@ class WorkerPool(OwnedByProcess):
     ) -> None:
         """After a run, repeat the task, or let its future have the result or the error.
 
+        A task that fails is not repeated.
+
         Args:
             future: of the task.
             fn: its function, for the log.
@@ -265,7 +267,7 @@ class WorkerPool(OwnedByProcess):
             future.runs += 1
             if future._repeat is not None and self._put_again(future, future._repeat):
                 return
-        elif not future._submitted:
+        elif not future._submitted:  # else the caller has the future, and sees the error there
             logger.error("task %r failed", fn, exc_info=error)
         with suppress(InvalidStateError):  # cancelled meanwhile
             if error is None:

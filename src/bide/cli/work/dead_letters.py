@@ -93,11 +93,11 @@ filter_options = option.together(
 def change_letters(
     store: CommandStore,
     out: Output,
-    orders: Queue,
+    queue: Queue,
     letters: DeadFilter,
     verb: str,
     change: Callable[[list[str]], int],
-    undoably: Callable[[list[str]], int],
+    change_undoably: Callable[[list[str]], int],
     *,
     dry_run: bool,
     undoable: bool,
@@ -108,35 +108,34 @@ def change_letters(
     Args:
         store: the store.
         out: where to print the result.
-        orders: their queue.
+        queue: their queue.
         letters: which ones.
         verb: what is done to them, such as "revived".
         change: changes letters by their ids, and returns how many.
-        undoably: the same, so that it can be taken back.
+        change_undoably: the same, so that it can be taken back.
         dry_run: only count them, and show the first.
-        undoable: use `undoably`.
-        yes: do not ask.
+        undoable: use `change_undoably`.
+        yes: do not ask whether to delete them; only a purge asks.
     """
-    queue = orders.name
     # Read before any change: a letter that is revived and dies again counts once.
-    ids = [letter.id for letter in letters.of(orders)]
+    ids = [letter.id for letter in letters.of(queue)]
     if not (dry_run or undoable or yes):
-        confirm(f"Delete {plural(len(ids), LETTER)} of {queue} permanently?", len(ids))
+        confirm(f"Delete {plural(len(ids), LETTER)} of {queue.name} permanently?", len(ids))
 
     def run(*, dry_run: bool, undo: bool) -> int:
         if dry_run:
             return len(ids)
-        return undoably(ids) if undo else change(ids)
+        return change_undoably(ids) if undo else change(ids)
 
     return change_many(
         store,
         out,
-        queue,
+        queue.name,
         verb,
         run,
         dry_run=dry_run,
         undoable=undoable,
-        preview=lambda: letters.of(orders),
+        preview=lambda: letters.of(queue),
         what=LETTER,
-        where=f" of {queue}",
+        where=f" of {queue.name}",
     )

@@ -151,22 +151,24 @@ class CeleryParameters:
         return call.args, call.kwargs
 
     def _of_bide(self, body: dict[str, Any]) -> TaskCall:
-        """Return the arguments of a body `{"task": name, "args": {name: value}}`.
+        """Return the arguments of a body of bide.
 
-        A sender that does not know the parameters has sent `{"args": [...], "kwargs": {...}}`.
+        That is `{"task": name, "args": {name: value}}`. A sender that does not know the names of
+        the parameters puts `{"task": name, "args": [...], "kwargs": {...}}`.
+
+        Raises:
+            KeyError: it has neither `task` nor `args`, so it is no call.
         """
-        # A call without arguments may have no `args`; in a body that names no task, they tell
-        # that it is a call at all.
         args = body.get("args", {}) if "task" in body else body["args"]
         if isinstance(args, list):
             return TaskCall(revived(args), _each_revived(body.get("kwargs", {})))
-        others = _each_revived(args)
-        named = {name: others.pop(name) for name in self._names if name in others}
-        if self._rest in named and not isinstance(named[self._rest], list):
+        unknown = _each_revived(args)
+        known = {name: unknown.pop(name) for name in self._names if name in unknown}
+        if self._rest in known and not isinstance(known[self._rest], list):
             raise Unfit(f"{self._rest}= of {self._name} must be a list", "argument")
-        # It divides those that have a name into positional ones, with those of `*rest`, and others.
-        bound = inspect.BoundArguments(self._signature, named)
-        return TaskCall(list(bound.args), bound.kwargs | others)
+        # `BoundArguments` tells which known ones go by position, those of `*rest` among them.
+        bound = inspect.BoundArguments(self._signature, known)
+        return TaskCall(list(bound.args), bound.kwargs | unknown)
 
     def _misfit(self, call: TaskCall) -> Misfit:
         """Return what is wrong with arguments that the function cannot be called with."""

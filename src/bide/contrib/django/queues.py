@@ -157,6 +157,7 @@ class Queue(OfSettings, bide.Queue):
         """Execute a command after the commit. No caller gets its outcomes: refusals are logged."""
         reply = super()._execute(command)
         outcomes = [command.worded_outcome(outcome) for outcome in reply.outcomes]
+        # "stopping" is no refusal: the worker was asked to stop.
         refused = [
             str(outcome) for outcome in outcomes if outcome.state != "stopping" and not outcome
         ]
