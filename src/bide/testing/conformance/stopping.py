@@ -99,12 +99,15 @@ class StopCases:
             stop(driver, id)
         version = driver.get("d").version
         driver.wait(1_000)
-        gone = [Outcome(id, True, due=START) for id in "abc"]
-        assert driver.cancel("a", running=True) == gone[:1]
-        assert driver.cancel("b") == gone[1:2]
-        assert driver.cancel("c", "c", if_due=START) == [gone[2], Outcome("c", False)]
+        # The leases of a to d are over: the first command that meets such a message cancels it.
+        assert driver.cancel("a", running=True) == [Outcome("a", True, due=START)]
+        assert driver.cancel("b") == [Outcome("b", True, due=START)]
+        outcomes = driver.cancel("c", "c", if_due=START)
+        assert outcomes == [Outcome("c", True, due=START), Outcome("c", False)]
+        # Who names a version means a message that is there, and this one is gone.
         assert driver.cancel("d", if_version=version) == [Outcome("d", False)]
         assert done(driver.cancel("a", "b", "c", "d", running=True)) == [False] * 4
+        # Nobody has asked for e to stop: it is ready again, and is cancelled as such.
         assert driver.cancel("e", running=True) == [Outcome("e", True, due=START)]
         flow = driver.counts().flow
         assert (flow.cancelled, flow.lapsed) == (5, 5)
