@@ -180,7 +180,7 @@ Q = TypeVar("Q", bound=StoredQueue)
 class QueueStore(Protocol[Q]):
     """The queues of a store, at the time of a batch."""
 
-    exactly: float
+    now_exact: float
     """The time in milliseconds, with fractions."""
 
     def look(self, name: str) -> Q:

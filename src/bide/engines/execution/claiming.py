@@ -25,7 +25,7 @@ def claim(store: QueueStore[Any], command: cmd.Claim) -> Claimed:
     if row.paused:
         pause = pause_of(queue)
         if pause is not None:
-            left_ms = None if pause.until is None else pause.until - store.exactly
+            left_ms = None if pause.until is None else pause.until - store.now_exact
             return Claimed([], 0, now, left_ms)
         row.paused = 0  # it has ended by itself
     reach, limited = max(PROMOTE, count), bool(row.limited)
@@ -104,4 +104,4 @@ def _next_claim(store: QueueStore[Any], queue: StoredQueue) -> float | None:
             moments.append(opens / 1000)
     elif queue.row.ready:
         return 0
-    return max(0, min(moments) - store.exactly) if moments else None
+    return max(0, min(moments) - store.now_exact) if moments else None

@@ -41,7 +41,7 @@ class MemoryEngine:
         durable=False, shared=False, ids_ordered=False, remembers=True, recovers=True
     )
 
-    exactly: float
+    now_exact: float
     """The time of the commands that run, in Unix milliseconds with fractions."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class MemoryEngine:
         """
         if self._before is not None:
             self._undo(self._before)
-        self.exactly = time.time_ns() / 1e6 if now is None else now
+        self.now_exact = time.time_ns() / 1e6 if now is None else now
         for command in commands:
             if isinstance(command, cmd.Scan):
                 position(command.cursor)  # a wrong cursor is refused before anything is done
@@ -133,11 +133,11 @@ class MemoryEngine:
 
     def look(self, name: str) -> MemoryQueue:
         """Return a queue at this time."""
-        now = int(self.exactly)
+        now = int(self.now_exact)
         queue = self._queues.get(name)
         if queue is None:
             queue = MemoryQueue(QueueRow(name=name, token=max(now, self._last_token)))
-        queue.now, queue.lines.now = now, int(self.exactly * 1000)  # lines count microseconds
+        queue.now, queue.lines.now = now, int(self.now_exact * 1000)  # lines count microseconds
         return queue
 
     def open(self, name: str) -> MemoryQueue:

@@ -21,11 +21,11 @@ class Head(NamedTuple):
     weight: int
     """Its priority, of which the highest is 0."""
     tag: int
-    """That of its group."""
+    """The tag of its group."""
     rank: int
     seq: int
     key: str
-    """That of its group."""
+    """The key of its group."""
 
 
 class Group(limiter.Group, gc=False):

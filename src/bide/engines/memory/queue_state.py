@@ -36,7 +36,7 @@ class MemoryQueue:
         self.last_end: dict[str, End] = {}
         """The last one of each id."""
         self.endings: SortedList[EndPosition] = SortedList()
-        """The same in the order of a list."""
+        """The last ends in the order of a list."""
         self.rows: frozenset[tuple[str, str]] = frozenset()
         """The rows of outboxes that were executed: outbox and row."""
         self.returns: deque[tuple[int, str]] = deque()

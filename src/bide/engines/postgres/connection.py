@@ -311,7 +311,7 @@ class Witness:
         self._shown = shown
         self._schema = schema
         self._schema_oid: int | None = None
-        """That of the last connection: a schema that is made again has another one."""
+        """The id of the schema at the last connection: if it is made again, it has another one."""
         self._timeline = 0
         """The timeline of the last connection's server."""
         self._confirmed: BoundedDict[str, int] = BoundedDict()

@@ -382,6 +382,9 @@ class PostgresEngine:
     def _connect(self) -> PostgresCaller:
         """Connect, make the schema or bring it up to date, and look whether changes were lost.
 
+        Returns:
+            What calls the functions.
+
         Raises:
             StoreError: the server cannot be reached or holds no store.
         """
@@ -399,6 +402,7 @@ class PostgresEngine:
         except BaseException:
             connection.close()
             raise
+        # A pooler passes no hints on; `listen` may be a way around it.
         self._polls = pooled and self._settings.listen == self._settings.url
         self._looks_until = None
         self._caller = PostgresCaller(connection, self.schema, prepares=not pooled)

@@ -475,7 +475,7 @@ def forecast(batch: PostgresBatch, command: cmd.ForecastCommand) -> Reply:
 def explain(batch: PostgresBatch, command: cmd.Explain) -> Reply:
     """Look at a message, its lease, its place among others, and the pauses of its queue."""
     ((facts,),) = batch.call("_explain", command.queue, batch.now, command.id, AHEAD + 1, PROMOTE)
-    # They are JSON within JSON: texts of the row.
+    # Failures and reports are JSON within JSON: texts of the row.
     failures, report = _failures(facts.pop("failures", "[]")), facts.pop("progress", None)
     return msgspec.structs.replace(
         msgspec.convert(facts, Explained),

@@ -114,7 +114,7 @@ class Nodes:
             StoreError: no node tells it.
         """
         connected = [address for address, each in self.connections.items() if each.usable]
-        # Those that are away fail soon.
+        # Nodes that are away fail soon.
         nodes = dict.fromkeys((*connected, *(self._settings.cluster or ()), *self.masters))
         for address in nodes:
             try:

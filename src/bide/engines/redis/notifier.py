@@ -69,7 +69,7 @@ class RedisNotifier:
         self._heard: BoundedDict[bytes, tuple[Address, float]] = BoundedDict(MAX_HEARD)
         """By hint: the server from which it came, and when it came last."""
         self._connections: dict[Address, RedisConnection] = {}
-        """Those that have subscribed."""
+        """The connections that have subscribed, by server."""
         self._last_signs: dict[Address, float] = {}
         """By server, when it has last said something."""
         self._refreshed_at = 0.0

@@ -32,7 +32,7 @@ def identity(path: Path) -> Identity | None:
 
 
 _open: "weakref.WeakSet[Files]" = weakref.WeakSet()
-"""Those that engines of this process have open, or are opening."""
+"""The files that engines of this process have open, or are opening."""
 
 _inherited: set[Identity] = set()
 """Files that were open in the parent of this process when it was forked."""

@@ -49,7 +49,7 @@ class SqliteLines(Limiter):
         row = self._run(SQL.load_limit, (queue.id,)).fetchone() if queue.limited else None
         self.row = LimitRow(*row) if row else LimitRow(queue=queue.id)
         """The same object as `limits`."""
-        now_us = int(transaction.exactly * MICROSECONDS)
+        now_us = int(transaction.now_exact * MICROSECONDS)
         super().__init__(self.row, now_us)
         self.running = queue.leased
         self._groups: dict[str, Group] = {}

@@ -109,7 +109,7 @@ class PipeNotifier:
 
 
 _listening: "weakref.WeakSet[PipeNotifier]" = weakref.WeakSet()
-"""Those of this process."""
+"""The notifiers of this process."""
 
 
 @in_child

@@ -17,7 +17,7 @@ class Transaction:
         self.run = connection.execute
         self.run_many = connection.executemany
         self.now = int(now)
-        self.exactly = now
+        self.now_exact = now
         """The time with fractions of a millisecond."""
         self.ends: list[str] = []
         """The ends of messages that other processes may wait for, by their names (`end_of`)."""
