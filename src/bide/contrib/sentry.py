@@ -74,7 +74,7 @@ class BideIntegration(Integration):
         INTEGRATIONS.append(_watch)
         spans.SENDERS.append(_publishing)
         # Puts ask their senders from now on, also where they had found no tracer before.
-        spans.library, spans.none_until = sentry_sdk.__name__, -1.0
+        spans.library, spans.no_look_until = sentry_sdk.__name__, -1.0
 
 
 def _active() -> BideIntegration | None:

@@ -188,7 +188,7 @@ def check_undo(undo: bool, *, several: bool, dry_run: bool, within: object) -> N
 
     Args:
         undo: as it was given.
-        several: whether the change is one of several messages.
+        several: whether several messages are to be changed.
         dry_run: whether the change is only counted.
         within: the user's connection, if it was given.
 

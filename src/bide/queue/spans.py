@@ -28,13 +28,13 @@ they yield the put as it is to be sent."""
 library = API
 """Until this module is loaded, puts have no spans. An integration sets its own."""
 
-none_until = -1.0
+no_look_until = -1.0
 """Until this time, by the monotonic clock, puts do not look for a tracer: there was none."""
 
 
 def are_possible() -> bool:
     """Tell whether a put may have spans; `sending` finds out."""
-    return library in sys.modules and time.monotonic() > none_until
+    return library in sys.modules and time.monotonic() > no_look_until
 
 
 def is_traced() -> bool:
@@ -50,14 +50,14 @@ def sending(command: Put) -> Iterator[Put]:
     If nothing opens spans, puts do not look again for `LOOK_AGAIN` seconds. A provider of tracers
     that the program sets meanwhile is found after that.
     """
-    global none_until
+    global no_look_until
     senders = SENDERS
     if is_traced():
         from bide.observing.opentelemetry import sending_span  # here: the package may be missing
 
         senders = [sending_span, *SENDERS]
     if not senders:
-        none_until = time.monotonic() + LOOK_AGAIN
+        no_look_until = time.monotonic() + LOOK_AGAIN
     with ExitStack() as open_spans:
         for sender in senders:
             command = open_spans.enter_context(sender(command))

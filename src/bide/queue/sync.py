@@ -1154,8 +1154,8 @@ class Queue(BaseQueue):
         A queue remembers this for as long as its setting `history` says; see `configure`.
 
         Args:
-            id: of the message; of one that repeats, these are the ends of its runs. With "@" and
-                the time of a run, as in "ann/weekly@2026-03-09T08:00:00.000Z": of this run.
+            id: of the message; of one that repeats, these are the ends of its runs. To see
+                one run, add "@" and its time: "ann/weekly@2026-03-09T08:00:00.000Z".
         """
         return self._run(ending(self._builder.history(id)))
 

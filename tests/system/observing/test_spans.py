@@ -28,7 +28,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
-    monkeypatch.setattr(spans, "none_until", -1.0)
+    monkeypatch.setattr(spans, "no_look_until", -1.0)
     monkeypatch.setattr(spans, "SENDERS", [])
     yield exporter
     provider.shutdown()
@@ -45,7 +45,7 @@ def test_a_provider_is_looked_for_again_after_a_while(
         monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
         queue.put(2)
         assert named(exported, "put orders") == []
-        monkeypatch.setattr(spans, "none_until", -1.0)
+        monkeypatch.setattr(spans, "no_look_until", -1.0)
         queue.put(3)
         assert len(named(exported, "put orders")) == 1
 
