@@ -11,13 +11,13 @@ from bide.testing.conformance.driver import HOUR, START, Driver, done, numbered
 DAY = 24 * HOUR
 
 
-def close(driver: Driver, group: str = "g", keep: int = DAY) -> ClosedGroup:
+def close(driver: Driver, group: str, keep: int = DAY) -> ClosedGroup:
     """Close a group."""
     (closed,) = driver.ask(cmd.CloseGroup(driver.queue, group, keep), GroupsClosed).groups
     return closed
 
 
-def reopen(driver: Driver, group: str = "g") -> list[ClosedGroup]:
+def reopen(driver: Driver, group: str) -> list[ClosedGroup]:
     """Open a group."""
     return driver.ask(cmd.ReopenGroup(driver.queue, group), GroupsClosed).groups
 
@@ -37,14 +37,14 @@ class ClosingCases:
     """Closed groups."""
 
     def test_a_put_into_a_closed_group_is_refused(self, driver: Driver) -> None:
-        assert close(driver) == ClosedGroup(START + DAY, "g")
+        assert close(driver, "g") == ClosedGroup(START + DAY, "g")
         assert driver.put("a", group="g") == [refused(driver, "a")]
         assert done(driver.put("b", group="g2")) == [True]
         assert done(driver.put("c")) == [True]
         assert driver.counts().flow.put == 2
 
     def test_an_id_can_be_put_twice_into_different_groups(self, driver: Driver) -> None:
-        close(driver)
+        close(driver, "g")
         items = [
             Item("a", b"1", group="g"),
             Item("a", b"2", group="g2"),
@@ -58,20 +58,20 @@ class ClosingCases:
         assert driver.get("a").data == b"2"
 
     def test_a_group_can_be_closed_before_the_first_put(self, driver: Driver) -> None:
-        close(driver)
+        close(driver, "g")
         assert driver.queues() == [driver.queue]
         assert driver.put("a", delay=1_000, group="g") == [refused(driver, "a")]
         assert driver.counts().sizes.total == 0
 
     def test_a_message_that_is_there_is_kept_without_a_refusal(self, driver: Driver) -> None:
         held = driver.lease("a", group="g")
-        close(driver)
+        close(driver, "g")
         assert driver.put("a", group="g") == [driver.refusal("a")]
         assert done(driver.ack(held)) == [True]
 
     def test_a_replacement_in_a_closed_group_is_refused(self, driver: Driver) -> None:
         driver.put("a", delay=HOUR, group="g2")
-        close(driver)
+        close(driver, "g")
         assert driver.replace("a", group="g") == [refused(driver, "a")]
         assert driver.get("a").group == "g2"
         held = driver.lease("b", group="g2")
@@ -84,7 +84,7 @@ class ClosingCases:
             driver.put(id, group="g2")
         leases = {lease.id: lease for lease in driver.hold(lease=100)}
         driver.replace(*leases, delay=5, latest=10, group="g")
-        close(driver)
+        close(driver, "g")
         assert done(driver.ack(leases["acked"])) == [True]
         assert driver.retry(leases["retried"]) == [Outcome("retried", True)]
         assert done(driver.bury(leases["buried"])) == [True]
@@ -96,7 +96,7 @@ class ClosingCases:
     def test_a_successor_of_another_group_follows(self, driver: Driver) -> None:
         held = driver.lease("a", group="g")
         driver.replace("a", delay=5, latest=10, group="g2")
-        close(driver)
+        close(driver, "g")
         assert driver.retry(held)[0].state == "delayed"
         assert driver.get("a").group == "g2"
 
@@ -106,7 +106,7 @@ class ClosingCases:
     ) -> None:
         driver.configure(history=HOUR)
         first, second = driver.lease("a", group="g"), driver.lease("b", group="g")
-        close(driver)
+        close(driver, "g")
         assert driver.retry(first, release=release) == [Outcome("a", True)]
         assert driver.retry(second, delay=5, reason="no", release=release) == [Outcome("b", True)]
         assert [driver.state("a"), driver.state("b")] == [None, None]
@@ -117,7 +117,7 @@ class ClosingCases:
 
     def test_an_ack_and_a_dead_letter_are_as_ever(self, driver: Driver) -> None:
         acked, last, buried = (driver.lease(id, group="g", attempts=1) for id in "abc")
-        close(driver)
+        close(driver, "g")
         assert done(driver.ack(acked)) == [True]
         assert driver.retry(last)[0].state == "dead"
         assert driver.bury(buried)[0].state == "dead"
@@ -126,7 +126,7 @@ class ClosingCases:
     def test_a_lapse_and_the_end_of_a_lease_end_as_cancelled(self, driver: Driver) -> None:
         driver.lease("a", group="g")
         driver.lease("b", group="g")
-        close(driver)
+        close(driver, "g")
         assert driver.release("a") == [Outcome("a", True)]
         driver.wait(2_000)
         assert driver.take() == []
@@ -136,7 +136,7 @@ class ClosingCases:
 
     def test_a_revive_ends_as_cancelled(self, driver: Driver) -> None:
         driver.bury(driver.lease("a", group="g"))
-        close(driver)
+        close(driver, "g")
         assert driver.revive("a") == [refused(driver, "a")]
         assert driver.state("a") is None
         assert (driver.counts().flow.cancelled, driver.counts().flow.revived) == (1, 0)
@@ -145,20 +145,20 @@ class ClosingCases:
     def test_an_edit_or_a_reschedule_ends_as_cancelled(self, driver: Driver) -> None:
         driver.put("a", "b", delay=HOUR, group="g2")
         driver.put("c", delay=HOUR, group="g")
-        close(driver)
+        close(driver, "g")
         assert driver.edit("a", group="g") == [refused(driver, "a")]
         assert done(driver.edit("b", group="g3")) == [True]
         assert driver.reschedule("c", delay=5) == [refused(driver, "c")]
         assert [driver.state(id) for id in "abc"] == [None, "delayed", None]
 
     def test_an_import_of_a_dead_letter_is_stored(self, driver: Driver) -> None:
-        close(driver)
+        close(driver, "g")
         assert done(driver.put("a", group="g", died=START)) == [True]
         assert driver.edit("a", priority=1)[0].state == "dead"
 
     def test_a_message_that_arrives_by_a_move_ends_as_cancelled(self, driver: Driver) -> None:
         driver.put("a", delay=HOUR, group="g")
-        close(driver)
+        close(driver, "g")
         # In the target of a move, a message is a dead letter with this mark until the last step,
         # a put that revives it.
         assert driver.set_aside("a", reason=f"{IN_TRANSIT}move x")[0].state == "dead"
@@ -172,7 +172,7 @@ class ClosingCases:
         driver.put("late", group="g", expires=0)
         driver.put("b", group="g2")
         driver.wait(1)
-        close(driver)
+        close(driver, "g")
         assert driver.take() == ["b"]
         counts = driver.counts()
         assert (counts.flow.cancelled, counts.flow.expired) == (6, 0)
@@ -185,7 +185,7 @@ class ClosingCases:
         driver.put("a", "b", group="g")
         driver.put("c", group="g2")
         driver.put("d", group="g", delay=5)
-        close(driver)
+        close(driver, "g")
         assert driver.take() == ["c"]
         driver.wait(10)
         assert driver.take() == []
@@ -194,7 +194,7 @@ class ClosingCases:
     def test_a_cancel_of_the_group_removes_what_waits(self, driver: Driver) -> None:
         driver.put("a", group="g", delay=HOUR)
         held = driver.lease("b", group="g")
-        close(driver)
+        close(driver, "g")
         affected = driver.cancel_where(group="g", running=True)
         assert (affected.count, affected.stopping) == (1, ["b"])
         assert done(driver.retry(held)) == [True]
@@ -202,7 +202,7 @@ class ClosingCases:
 
     def test_a_cancel_that_finds_the_end_of_a_lease_counts_once(self, driver: Driver) -> None:
         driver.lease("a", group="g")
-        close(driver)
+        close(driver, "g")
         driver.wait(2_000)
         driver.cancel_where(group="g", running=True)
         assert driver.counts().flow.cancelled == 1
@@ -213,13 +213,13 @@ class ClosingCases:
     ) -> None:
         driver.lease("a", group="g2", attempts=1)
         driver.replace("a", delay=5, latest=10, group="g")
-        close(driver)
+        close(driver, "g")
         driver.wait(2_000)
         assert done(driver.revive("a")) == [True]
         assert driver.take() == ["a"]
 
     def test_a_group_opens_by_itself(self, driver: Driver) -> None:
-        close(driver, keep=10)
+        close(driver, "g", keep=10)
         driver.wait(9)
         assert done(driver.put("a", group="g")) == [False]
         assert driver.count().closed == 1
@@ -227,19 +227,19 @@ class ClosingCases:
         assert done(driver.put("a", group="g")) == [True]
         assert driver.count().closed == 0
         assert listed(driver).groups == []
-        assert reopen(driver) == []
+        assert reopen(driver, "g") == []
 
     def test_the_later_of_two_times_holds(self, driver: Driver) -> None:
-        close(driver, keep=100)
-        assert close(driver, keep=10).until == START + 100
-        assert close(driver, keep=200).until == START + 200
+        close(driver, "g", keep=100)
+        assert close(driver, "g", keep=10).until == START + 100
+        assert close(driver, "g", keep=200).until == START + 200
         assert listed(driver).groups == [ClosedGroup(START + 200, "g")]
 
     def test_a_group_can_be_opened(self, driver: Driver) -> None:
-        closed = close(driver)
+        closed = close(driver, "g")
         assert reopen(driver, "g2") == []
-        assert reopen(driver) == [closed]
-        assert reopen(driver) == []
+        assert reopen(driver, "g") == [closed]
+        assert reopen(driver, "g") == []
         assert done(driver.put("a", group="g")) == [True]
         assert driver.take() == ["a"]
 
@@ -261,12 +261,12 @@ class ClosingCases:
         assert listed(driver).groups == expected[1:]
 
     def test_groups_are_closed_for_one_queue(self, driver: Driver) -> None:
-        close(driver)
+        close(driver, "g")
         assert done(driver.apart("q2").put("a", group="g")) == [True]
         assert listed(driver.apart("q3")).groups == []
 
     def test_a_deleted_queue_forgets_its_closed_groups(self, driver: Driver) -> None:
-        close(driver)
+        close(driver, "g")
         assert driver.delete().done
         assert done(driver.put("a", group="g")) == [True]
 

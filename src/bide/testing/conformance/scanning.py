@@ -198,6 +198,7 @@ class ScanCases:
         assert (ids_of(first_page), ids_of(second_page)) == (["a", "b"], ["c", "held"])
 
     def test_a_scan_by_the_beginning_of_ids(self, driver: Driver) -> None:
+        # Behind U+D7FF and at the end of Unicode, the next text is not that of the next number.
         ids = ["a", "a-1", "a-2", "a.", "b", "A", "a%", "\ud7ffx", "\ue000", "\U0010ffff"]
         ids += ["é", "éa"]
         driver.put(*ids, delay=5)

@@ -203,7 +203,7 @@ class StopCases:
 
     def test_by_a_rule_what_has_lapsed_in_a_closed_group_has_ended(self, driver: Driver) -> None:
         driver.lease("a", group="g")
-        close(driver)
+        close(driver, "g")
         driver.wait(1_000)
         reply = driver.cancel_where(group="g", running=True)
         assert (reply.count, reply.stopping) == (0, [])

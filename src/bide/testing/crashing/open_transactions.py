@@ -53,11 +53,11 @@ class OpenTransactions:
     def __init__(self) -> None:
         self._last_number = 0
         self._of_handler: int | None = None
-        """The number of the one that the worker has opened for the handler (`within=`)."""
+        """The number of the transaction that the worker has opened for the handler (`within=`)."""
         self._on_sqlite: dict[int, SqliteTransaction] = {}
-        """Those that the handler has opened itself, by number."""
+        """The transactions that the handler has opened itself, by number."""
         self._ended: dict[int, bool] = {}
-        """Those that have ended and were not asked for: whether each was committed."""
+        """By number, of transactions that have ended and were not asked for: whether committed."""
 
     def number_of(self, within: object, handling: Handling) -> int:
         """Return the number of the transaction on a connection of the user's.

@@ -44,7 +44,7 @@ class Judge:
         """Return which promises were broken for a message."""
         rules = (
             self._lost(message),
-            self._strange(message),
+            self._never_put_or_altered(message),
             self._early(message),
             self._two_holders(message),
             self._after_ack(message),
@@ -81,7 +81,7 @@ class Judge:
         else:
             yield "lost", "was confirmed and delivered, but never acked, and is gone"
 
-    def _strange(self, message: MessageHistory) -> Rule:
+    def _never_put_or_altered(self, message: MessageHistory) -> Rule:
         """What is delivered is what was put."""
         if message.holds and not message.named("put"):
             yield "never put", "was delivered and never put"
