@@ -139,7 +139,7 @@ async def unless_stopped(work: Coroutine[Any, Any, T]) -> T | None:
         Exception: the work has raised it.
     """
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
-    # Those of a program that is the first process of a container: it has no default ones.
+    # The first process of a container sets handlers itself: it has no default ones.
     previous_handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, task.cancel)

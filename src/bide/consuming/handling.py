@@ -73,7 +73,7 @@ class Handling(Delivery):
     """
 
     clock: Clock
-    """That of its worker."""
+    """The clock of its worker."""
 
     __slots__ = (
         "_event",
@@ -176,7 +176,7 @@ class Handling(Delivery):
         self.outcome = ""
         """How its message was settled, as a `tally.Result`, once it was."""
         self._event: threading.Event | None = None
-        """That of `lost`, made when a handler asks for it: few do."""
+        """The event of `lost`, made when a handler asks for it: few do."""
         self._has_raised = False
         """Whether `raise_if_stopping` has raised."""
         self._on_report: Callable[[Handling, Progress], object] = _left_out

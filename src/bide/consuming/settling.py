@@ -155,7 +155,7 @@ def commands(queue: str, pairs: Pairs) -> list[tuple[Command, Pairs]]:
 def _command(queue: str, verdict: Verdict, pairs: Pairs) -> Command:
     """Return the command that settles messages which all have one verdict."""
     leases = [handling.lease for handling, _ in pairs]
-    reason = verdict.reason.encode(errors="backslashreplace").decode()  # may have half a character
+    reason = verdict.reason.encode(errors="backslashreplace").decode()  # may have a surrogate
     match verdict.outcome:
         case "retried" | "released":
             release = verdict.outcome == "released"

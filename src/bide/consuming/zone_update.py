@@ -77,7 +77,7 @@ class ZoneRecord(msgspec.Struct, frozen=True):
     at: int = 0
     """When it was planned by that, in Unix milliseconds."""
     version: str | None = None
-    """That of the message which says so; `None`: there is none."""
+    """The version of the message that says so; `None`: there is none."""
 
 
 class _Body(msgspec.Struct):

@@ -168,7 +168,7 @@ class Dashboard:
     async def _answer(
         self, scope: Mapping[str, Any], receive: Receive, visit: Visit
     ) -> Answer | None:
-        """Return the answer without the id of the request."""
+        """Return the answer without the id of the request; `None`: the client has gone."""
         try:
             request = PageRequest(scope, receive, self.bodies)
         except InvalidArgument as error:
@@ -187,7 +187,7 @@ class Dashboard:
                     request.header("origin"),
                     request.header("sec-fetch-site"),
                 )
-                if request.path in OPEN_PATHS:  # a form that comes slowly has its own time
+                if request.path in OPEN_PATHS:  # before the limit below: a form has its own
                     await request.read_form(MAX_LOGIN_FORM)
             async with asyncio.timeout(None if request.path == "/do" else PAGE_SECONDS):
                 page: HtmlPage | Redirect | None = await self._without_login(request, visit)

@@ -131,7 +131,10 @@ async def lane_when_there(
 
 
 def missing_file(url: str) -> Path | None:
-    """Return the file of a store, if it does not exist or has no tables of bide."""
+    """Return the file of a store that does not exist, or has no tables of bide.
+
+    `None`: there is nothing to make: the file is a store, or the store is no file.
+    """
     opener(url)  # says what is wrong with the URL
     if (path := file_of(url)) is not None:
         from bide.engines.sqlite.schema import is_without_tables

@@ -33,7 +33,7 @@ class _Waiting:
     """
 
     requests: deque[LaneRequest] = field(default_factory=deque)
-    """Those that wait; the first one asks next."""
+    """The claims that wait; the first one asks next."""
     asking: int = 0
     """How many others ask the store now, or are about to."""
     wake: float = FOREVER

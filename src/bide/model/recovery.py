@@ -405,7 +405,7 @@ class Places:
         self._next_places = dict(zip(priorities, firsts, strict=False))
         """By priority: the number of the place that its next message gets."""
         self._end = kept.total()
-        """That of a message with a priority which none had when they were counted."""
+        """The place of a message with a priority that none had when they were counted."""
         self._offset_of = _offset_of(survey.plan, self._end)
 
     def estimate_end(self, now: int) -> None:

@@ -128,10 +128,11 @@ class Explanation(msgspec.Struct, frozen=True):
         facts = self.facts
         end = facts.end
         match facts.state:
+            # "dead" is how it became a dead letter, not what has deleted that since.
             case None if end is not None and end.how != "dead":
-                by = " by" if end.by else ""
+                with_actor = " by" if end.by else ""
                 values = {"by": end.by, **self._since(end.moment)}
-                yield Cause(end.how, end.how + by, values)
+                yield Cause(end.how, end.how + with_actor, values)
             case None:
                 yield Cause("missing", "missing", {})
             case "delayed":

@@ -23,7 +23,7 @@ _log = logger("bide.telemetry")
 def is_metered() -> bool:
     """Tell whether the program has set a provider of meters."""
     api: Any = sys.modules.get(API)
-    # Those of the API itself do nothing; one of them stands in until the program sets another.
+    # Providers of the API itself do nothing; one stands in until the program sets another.
     return api is not None and not type(api.get_meter_provider()).__module__.startswith(API)
 
 

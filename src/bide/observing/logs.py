@@ -87,7 +87,7 @@ class JsonFormatter(logging.Formatter):
             entry["exception"] = self.formatException(record.exc_info)
         try:
             return msgspec.json.encode(entry).decode()
-        except UnicodeEncodeError:  # half a character, which a file name may have
+        except UnicodeEncodeError:  # of a surrogate, which a file name may have
             return json.dumps(entry, ensure_ascii=False).encode(errors="replace").decode()
 
 

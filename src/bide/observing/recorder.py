@@ -77,7 +77,7 @@ class PastRecorder:
     def __init__(self, ask: Ask, clock: Clock, tallies: Tallies | None = None) -> None:
         self._ask, self._clock, self._tallies = ask, clock, tallies
         self._tallies_before: dict[str, Tally] = {}
-        """Those of the record before, by queue."""
+        """The tallies at the last record, by queue."""
         self._look_after = random.uniform(0, LATEST_LOOK)
         self._has_complained = False
         """Whether the last look failed, which is logged once."""

@@ -101,7 +101,7 @@ class RecentWorkers:
 
     def __init__(self) -> None:
         self._workers: dict[str, Worker] = {}
-        """Those that were seen lately, by holder."""
+        """The workers that were seen lately, by holder."""
 
     def see(self, sample: Sample) -> list[Worker]:
         """Return the workers that were seen lately, those that hold most first.

@@ -76,7 +76,7 @@ class Opening(NamedTuple):
     moment: int
     """In Unix milliseconds."""
     timezone: str
-    """That of the window."""
+    """The time zone of the window."""
     now: int
     """The time of the question."""
 

@@ -271,7 +271,7 @@ REFUSALS = (InvalidArgument, Unsupported)
 """What says that a store will not take a row."""
 
 REFUSALS_BUT_NO_SUBCLASSES = (StoreError, AccessDenied)
-"""The same, but other subclasses of `StoreError` say that the store takes nothing now."""
+"""These say so as well. Other subclasses of `StoreError` say that it takes nothing now."""
 
 
 def _grouped(rows: Sequence[Row]) -> tuple[Collection[list[Row]], dict[int, str]]:

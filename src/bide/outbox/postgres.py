@@ -63,7 +63,7 @@ class PostgresTable(Table):
         """`None`: it is closed, and another file may have its number."""
         self._waking = threading.RLock()  # a signal handler may come between
         self._notifications: list[psycopg.Notify] = []
-        """Those that came since the last wait."""
+        """The notifications that came since the last wait."""
         self.connection.add_notify_handler(self._notifications.append)
         try:
             if self.connection.info.server_version >= 140_000:

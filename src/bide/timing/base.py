@@ -175,7 +175,7 @@ class DelayQueueBase(OwnedByProcess, Generic[T]):
     """Items in the order of their due times; a subclass adds `take`, which waits."""
 
     _waiting: Any
-    """Those that wait in `take`, in the order in which they came; the first one leads."""
+    """The callers that wait in `take`, in the order in which they came; the first one leads."""
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__()

@@ -187,7 +187,7 @@ class ScheduledExecutor(Executor):
 
         Arguments, result and errors are those of `schedule_at_fixed_rate`.
         """
-        repeat = Repetition(period_ns(delay, "delay"), overrun=None)
+        repeat = Repetition(period_ns(delay, "delay"), overrun=None)  # a delay after each run
         return self._add(fn, args, kwargs, initial_delay, at, repeat)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

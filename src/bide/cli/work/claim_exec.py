@@ -78,7 +78,7 @@ class CommandConsumer(Consumer):
         self._start_error: Exception | None = None
         """Why a command could not be started."""
         self._exit_code: int | None = None
-        """That of the last command; `None` before it has ended."""
+        """The exit code of the last command; `None` before it has ended."""
         self._command = command
         self._environment = environment
         self._retry = round(retry * 1000)

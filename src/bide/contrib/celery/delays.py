@@ -326,7 +326,7 @@ class CeleryPublisher:
         self._local = threading.local()
         """Has the connection of each thread."""
         self._connections: set[Any] = set()
-        """Those of all threads, to close them."""
+        """The connections of all threads, to close them."""
         self._broker_is_down = False
         """Whether the log says that the broker cannot be reached."""
 

@@ -40,7 +40,7 @@ class RuleFields(NamedTuple):
     every: str = ""
     timezone: str = ""
     hours: str = ""
-    """Those of its window."""
+    """The hours of its window."""
     hours_timezone: str = ""
 
 

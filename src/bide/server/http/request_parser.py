@@ -83,7 +83,7 @@ class RequestParser:
         self._fields: list[tuple[bytes, bytes]] = []
         """The header fields in their order, with names in small letters."""
         self._values: dict[bytes, bytes] = {}
-        """The same by name; of several with a name, the last."""
+        """The header fields by name; of several with a name, the last."""
         self._field_count = 0
         """The number of header fields, those after a chunked body included."""
         self._head_bytes = 0

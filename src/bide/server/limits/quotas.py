@@ -285,7 +285,7 @@ class Quotas:
         count = counts.sizes.total + counts.kept
         if count + len(command.items) <= READ_MOST:
             return
-        # Those that replace others add none.
+        # Messages that replace others add none.
         ids = [item.id for item in command.items]
         replaced = expect(Found, await self.lane.acall(cmd.Find(command.queue, ids))).messages
         if None in replaced:

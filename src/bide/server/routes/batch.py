@@ -285,7 +285,7 @@ async def about(call: ApiCall) -> About:
     """Describe the server."""
     from importlib.metadata import version
 
-    # Those of the store, except for what the server does not pass on or does itself.
+    # What the store can do, except for what the server does not pass on or does itself.
     capabilities = msgspec.structs.replace(
         call.service.lane.capabilities, caller_time=False, resends=False, has_server=True
     )

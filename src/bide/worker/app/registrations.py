@@ -25,7 +25,7 @@ ASYNC_CONCURRENCY = 64
 """How many deliveries of a queue a process runs at a time by default, if its handler is async."""
 
 SYNC_CONCURRENCY = 16
-"""The same for a plain handler, of which each delivery takes a thread."""
+"""The same if its handler is a plain one: then each delivery takes a thread."""
 
 MOST = 10_000
 """The maximum number of deliveries of one queue that a process runs at a time."""

@@ -385,9 +385,9 @@ class Later(Generic[P]):
     ) -> None:
         self._task = task
         self._options = options
-        """Those of the message."""
+        """The options of the message."""
         self._put_options = put_options
-        """Those of the put, which a message does not have."""
+        """The options of the put, which a message does not have."""
         self._all_options = options | put_options
 
     def __repr__(self) -> str:

@@ -26,7 +26,7 @@ class Repeating(NamedTuple):
     """The messages of a queue that repeat."""
 
     facts: list[dict[str, Any]]
-    """Those of each message."""
+    """What is known of each message."""
     unreadable: dict[str, str]
     """Why the rule of a message cannot be read here, by its id."""
     read: int | None

@@ -45,7 +45,7 @@ class Schedule:
     queue: str
     """The queue of its message."""
     name: str
-    """That of its function, for the log."""
+    """The name of its function, for the log."""
     recurrence: Recurrence
     """Its times, in the time zone in which users see them."""
     rule: Repeat
