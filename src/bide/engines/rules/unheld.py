@@ -88,10 +88,9 @@ def edit(record: Record, command: Edit, place: int, facts: Facts) -> Change:
 def _may_be_edited(record: Record, command: Edit, due: int | None) -> bool:
     """Return whether an edit that sets a due time, if any, may change a record."""
     is_as_seen = command.if_due in (None, record.due)
-    if record.in_transit:  # a move has taken a copy: the change would be lost
-        return False
     if record.state == "dead":
-        return is_as_seen and due is None
+        # A move has taken a copy of what is in transit: the change would be lost.
+        return is_as_seen and due is None and not record.in_transit
     return is_as_seen and record.state in WAITING
 
 
