@@ -12,9 +12,7 @@ from bide import threads
 
 SOURCE = Path(threads.__file__).parent
 
-STARTS = re.compile(
-    r"\bthreading\.(?:Thread|Timer)\(|\bThreadPoolExecutor\(|start_new_thread\(|start_http_server\("
-)
+STARTS = re.compile(r"\bthreading\.(?:Thread|Timer)\(|\bThreadPoolExecutor\(|start_new_thread\(")
 """What starts a thread by other means than `Background`."""
 
 

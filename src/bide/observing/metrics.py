@@ -7,12 +7,12 @@ Raises:
 """
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from socketserver import ThreadingMixIn
-from threading import Lock, Thread
 from typing import Any, Self, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -123,7 +123,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def __init__(self, family: socket.AddressFamily, address: tuple[str, int]) -> None:
         self.address_family = family
-        self._lock = Lock()
+        self._lock = threading.Lock()
         self._began: dict[socket.socket, float] = {}
         """When each open connection was accepted, in seconds of the monotonic clock."""
         super().__init__(address, _Handler)
@@ -177,7 +177,7 @@ class MetricsServer:
         self.port = port
         self._registry = registry
         self._host = host
-        self._running: tuple[WSGIServer, Thread] | None = None
+        self._running: tuple[WSGIServer, threading.Thread] | None = None
         """The server, and the thread that it runs in; `None` while it is closed."""
 
     def open(self) -> None:
@@ -192,7 +192,7 @@ class MetricsServer:
             text = f"metrics={self._host}:{self.port} cannot be listened on"
             raise unlistenable(text, error) from error
         server.set_app(make_wsgi_app(self._registry))
-        thread = Thread(target=server.serve_forever, name="bide-metrics", daemon=True)
+        thread = threading.Thread(target=server.serve_forever, name="bide-metrics", daemon=True)
         thread.start()
         self._running = server, thread
         self.port = server.server_port
