@@ -283,6 +283,24 @@ def test_messages_move_and_the_exit_code_tells_of_those_that_stay(
     assert "nothing is pending in the queue 'mails' of rq; --source-queue names" in last.stderr
 
 
+def test_messages_without_a_due_time_that_stay_are_shown(
+    terminal: Terminal, broker: Broker, orders: bide.Queue
+) -> None:
+    screen, code = terminal(
+        "import",
+        "orders",
+        broker.store_url,
+        "--from",
+        "rq",
+        "--source-queue",
+        "mails",
+        "--allow-pickle",
+        "--delayed-only",
+    )
+    assert "left in rq: 3 messages without a due time (--delayed-only)" in screen
+    assert code == 0
+
+
 def test_expired_messages_are_told_and_leave_nothing_to_do(run: Bide, broker: Broker) -> None:
     for order in range(2):
         broker.client.expireat(f"rq:job:tell-{order}", 1)

@@ -196,7 +196,8 @@ def _import_from(
             "--source-queue names another"
         )
     if takeover.waiting and out.terminal:
-        out.text(f"  {plural(takeover.waiting, 'message')} without a due time left")
+        undated = plural(takeover.waiting, "message")
+        out.text(f"  left in {library}: {undated} without a due time (--delayed-only)")
     for count, noun, reason in (
         (
             takeover.expired,
