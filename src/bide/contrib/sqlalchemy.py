@@ -77,7 +77,10 @@ def outbox_dead_table(metadata: MetaData) -> Table:
 
 
 def is_own(name: str | None, schema: str | None = None) -> bool:
-    """Tell whether a table or a schema of the database is bide's: of a store, or of an outbox.
+    """Tell by its name whether a table or a schema is bide's: of a store, or of an outbox.
+
+    That is `bide`, or a name that begins with `bide_`. A store whose schema has another name is not
+    recognized.
 
     Args:
         name: of the table, or of the schema.

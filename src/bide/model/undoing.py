@@ -54,6 +54,7 @@ class Bulk(_Composed, frozen=True, kw_only=True, tag="bulk"):
 
     verb: Verb
     ids: Annotated[list[str], Meta(max_length=PART)] | None = None
+    """With `dues` or `if_dues`, no id twice."""
     state: State | None = None
     """For "purge": of messages in this state."""
     where: Where | None = None

@@ -821,7 +821,8 @@ class Queue(BaseQueue):
         Args:
             id: of the message that repeats.
             after: from this time on.
-            before: up to this time; a run at this time is not put. There may be 10,000 at most.
+            before: up to this time; a run at this time is not put. There may be 10,000 runs at
+                most, and their bodies may take 64 MiB together.
 
         Returns:
             One outcome for each run, in the order of their times.

@@ -64,7 +64,7 @@ class Floors:
         self._floors.update(floors)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget where claims begin to look: the next ones look everywhere."""
         self._floors.clear()
 
     def is_calm(self, queue: str) -> bool:

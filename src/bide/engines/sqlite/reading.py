@@ -38,7 +38,7 @@ _NOTHING_HAPPENED = (0,) * len(FLOW)
 
 
 class QueueReader:
-    """One queue: its row, and what only reads of it. `SqliteQueue` adds the changes.
+    """One queue: its row, and what reads of it. `SqliteQueue` adds the changes.
 
     Args:
         transaction: in which it is read.
@@ -52,11 +52,12 @@ class QueueReader:
         self._transaction = transaction
         self._lines: SqliteLines | None = None
         self.values_before: tuple[Any, ...] = ()
-        """The row as the table has it, to see whether it is to be written."""
+        """What the table has of the row: `SqliteQueue.save_row` writes it if it has changed."""
         self._closings: dict[str, int | None] = {}
         """Until when the groups are closed that this transaction has looked up; `None`: open."""
         self.changed_hours: dict[int, int] = {}
-        """By hour: what is to be added to its counter in the table."""
+        """What the counters of hours in the table lack, by hour: single puts of before, and what
+        this transaction changes."""
 
     @cached_property
     def row(self) -> QueueRow:

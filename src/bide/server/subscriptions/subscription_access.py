@@ -101,7 +101,9 @@ class _ServerAccess:
 
         Their names and queues have the namespace before them, as in `_StoreAccess`.
         """
-        own_namespace = (self._request("GET", "/v1") or {})["namespace"]
+        about = self._request("GET", "/v1")
+        assert about is not None  # each server has this path
+        own_namespace = about["namespace"]
         answer = msgspec.convert(self._request("GET", "/v1/subscriptions"), wire.Subscriptions)
         if own_namespace:  # a token of a namespace sees names without it
             for subscription in answer.subscriptions:

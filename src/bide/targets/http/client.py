@@ -30,7 +30,7 @@ SHARE = 4
 """Push uses at most a quarter of the file descriptors of its process."""
 
 MAX_CONNECTIONS = 4_096
-"""The maximum number of open connections where the process may open any number of files."""
+"""The most connections that push has open, however many files its process may open."""
 
 
 class NoAnswer(Exception):
@@ -287,7 +287,8 @@ class HttpClient:
 def connection_limit() -> int:
     """Return how many connections push may have open in this process.
 
-    That is a quarter of the file descriptors, so that requests, the store and the log keep theirs.
+    That is a quarter of the file descriptors, so that requests, the store and the log keep theirs;
+    at least 4, and at most `MAX_CONNECTIONS`.
     """
     soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft_limit == resource.RLIM_INFINITY:

@@ -281,6 +281,8 @@ class Task(Wrapping, Generic[P, R]):
             id: of the call.
             delay: how long from now until it is due.
             at: the due time instead: an aware `datetime`, or Unix seconds.
+            timezone: of a local date, such as "Europe/Paris": `at` is then a text such as
+                "2027-03-28 09:00", or a naive `datetime`; not with `within`.
             if_due: only if this is still its due time.
             if_version: only the version that you saw, by its `Message.version`.
             within: your connection to the store's own database; the change joins its transaction.

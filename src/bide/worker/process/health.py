@@ -48,7 +48,7 @@ async def serve_health(
     """
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with closing(writer), suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
+        with closing(writer), suppress(OSError, EOFError, asyncio.LimitOverrunError):
             # Where it is suppressed, the client has gone, or sent no HTTP.
             async with asyncio.timeout(5):  # seconds for the request
                 head_of_request = await reader.readuntil(b"\r\n\r\n")

@@ -317,7 +317,7 @@ local function add_failure(r, reason, moment, since)
   while #r.failures > KEPT_FAILURES do table.remove(r.failures, 1) end
 end
 
--- Adds a failure to a message, which began at `moment`; `counted`: it counts as an attempt. Returns true if another
+-- Adds a failure, which happened at `moment`, to a message; `counted`: it counts as an attempt. Returns true if another
 -- attempt is left, and nothing has been moved. Else, or if `final`, returns false: the message is dead now; one
 -- with a successor is only counted so, and the caller lets that follow. One that repeats never dies of an attempt:
 -- its attempts are used up, and who claims it makes a dead letter.
