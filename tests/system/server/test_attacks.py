@@ -150,9 +150,10 @@ def test_a_batch_of_lists_of_ended_messages_answers_within_one_budget(
 ) -> None:
     measuring.send("PATCH", Q, {"history": "1h"})
     ids = [f"m{number}" for number in range(40)]
-    put = cmd.Put("orders", [Item(id, b"1") for id in ids])
-    bury = cmd.BuryCommand("orders", reason="x" * 2_000, ids=ids)
-    assert measuring.batch(put, bury)[0] == 200
+    put = cmd.Put("orders", [Item(id, b"1", attempts=1) for id in ids])
+    claim = cmd.Claim("orders", len(ids), 60_000, "x")
+    release = cmd.Release("orders", ids, "x" * 2_000)  # they die
+    assert measuring.batch(put, claim, release)[0] == 200
     lists = [cmd.ListEnded("orders", limit=100_000) for _ in range(1_000)]
     status, answer = measuring.batch(*lists)
     assert status == 200
