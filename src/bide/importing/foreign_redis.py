@@ -58,6 +58,9 @@ class ForeignRedis:
         except (redis_errors.RedisError, OSError) as error:
             self.close()
             raise no_connection(error, self.shown, self._place) from error
+        except BaseException:  # as Ctrl-C: the reply must not be taken for that of another command
+            self.close()
+            raise
 
 
 # A member that was given another score meanwhile is another message: it stays.

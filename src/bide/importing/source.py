@@ -67,8 +67,15 @@ class SourceEntry(NamedTuple):
     place: Place
     member: bytes
     score: float = 0.0
+    # Once it is taken out of the source:
     row: str = ""
-    """Once it is taken out of the source: the row of an outbox by which the store knows it."""
+    """The row of an outbox by which the store knows it."""
+    outbox: str = ""
+    """The name of this outbox, which is that of the run."""
+    queue: str = ""
+    """The queue to which it goes."""
+    url: str = ""
+    """The URL of that queue's store, without its password."""
 
 
 class HeldMessage(NamedTuple):

@@ -22,7 +22,7 @@ from bide.importing.source import (
 )
 from bide.importing.transit import Ready, Transit
 from bide.lane.steps import find_all
-from bide.model.errors import InvalidArgument
+from bide.model.errors import AlreadyMoving, InvalidArgument
 from bide.model.limits import check_whole
 from bide.model.parts import in_parts
 from bide.queue.sync import Queue, check_blocking
@@ -81,8 +81,8 @@ def take_over(
 
     Waiting and delayed messages are moved with their ids. A message leaves the source before bide
     can deliver it, and no run, however it ends, loses one or lets both systems deliver it: call it
-    again to go on. Messages that workers of the source have stay. Stop these workers first, so that
-    they return what they hold.
+    again, with the same queue, to go on. Messages that workers of the source have stay. Stop these
+    workers first, so that they return what they hold.
 
     Args:
         queue: where the messages go, in any store.
@@ -101,7 +101,8 @@ def take_over(
 
     Raises:
         InvalidArgument: an argument is invalid, or the layout of the source is not a known one.
-        AlreadyMoving: another run takes messages out of this source.
+        AlreadyMoving: another run takes messages out of this source, or one into another queue was
+            killed and has messages in transit.
         StoreError: one of the stores failed; call it again to go on.
 
     Example:
@@ -190,11 +191,19 @@ class _Run:
     def move(self) -> None:
         """Finish what an interrupted run left, then move all."""
         places = self.source.places()
-        self._finish()
-        # A worker of the source that takes messages meanwhile makes a pass miss some.
-        for _ in range(PASSES):
-            if not self._pass(places):
-                return
+        try:
+            self._finish()
+            # A worker of the source that takes messages meanwhile makes a pass miss some.
+            for _ in range(PASSES):
+                if not self._pass(places):
+                    break
+            if self.result.stored:
+                self.transit.forget()
+        except AlreadyMoving:  # what is in transit is another run's
+            raise
+        except BaseException:  # also Ctrl-C: until it is finished, neither system delivers it
+            self._finish()
+            raise
 
     def note_rest(self) -> None:
         """Note what workers of the source have, and what waits for other messages."""

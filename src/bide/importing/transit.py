@@ -4,16 +4,14 @@ import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
-from bide.importing.source import (
-    SourceEntry,
-    SourceQueue,
-)
+from bide.engines.registry import mask
+from bide.importing.source import SourceEntry, SourceQueue
 from bide.lane.steps import outcomes_of
 from bide.model.commands import Origin, Put
 from bide.model.errors import AlreadyMoving
@@ -28,9 +26,8 @@ LEASE = 15_000
 PATIENCE = LEASE / 1000 + 2
 """Seconds that a run waits for the lock of the source."""
 
-STALL = 3_600_000
-"""Milliseconds for which the store remembers what was put (the last 10,000 messages at most), for a
-run that stalls before its put."""
+_BEHIND_ALL_ROWS = "z"
+"""Greater than any row: these begin with a digit."""
 
 _GUARD = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
@@ -85,11 +82,6 @@ def _arguments_of(entry: SourceEntry) -> list[object]:
 _decode = msgspec.msgpack.Decoder(SourceEntry).decode
 
 
-def _now() -> int:
-    """Return the time in Unix milliseconds, which has 13 digits until the year 2286."""
-    return time.time_ns() // 1_000_000
-
-
 class Transit:
     """Carries messages from a source to a queue, while it holds the lock of the source.
 
@@ -103,15 +95,22 @@ class Transit:
         self._redis = source.redis
         self._source = source
         self._target = target
+        self._target_url = mask(target._absolute_url)
+        """What entries say of the store of the target."""
         self._lock_key = f"bide:import:{name}:run".encode()
         """Has the run that may take messages out of the source."""
         self._transit_key = f"bide:import:{name}".encode()
         """The hash beside the source: entries in transit, by their rows."""
-        # A hash, since the name of an outbox has a length and characters of its own.
-        self._outbox = f"import.{hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()}"
-        """The outbox by whose rows the store knows the messages."""
         self._run = new_id()
         """Identifies this run."""
+        # Each run has an outbox of its own: no other one, of this source or of another, makes the
+        # store forget what this one has put, however long its entries stay in transit.
+        self._outbox = f"import:{self._run}"
+        """The outbox by whose rows the store knows the messages that this run takes."""
+        # A hash, since the name of an outbox has a length and characters of its own.
+        digest = hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()
+        self._shared_outbox = f"import.{digest}"
+        """That of entries that name none."""
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -121,32 +120,52 @@ class Transit:
             AlreadyMoving: another run has it.
         """
         end = time.monotonic() + PATIENCE
-        while not self._redis.ask("SET", self._lock_key, self._run, "NX", "PX", LEASE):
-            if time.monotonic() >= end:
-                raise AlreadyMoving(
-                    f"another import takes messages out of {self._redis.shown}; wait until it is "
-                    "done, or stop it and run this again"
-                )
-            time.sleep(0.2)
         try:
+            while not self._redis.ask("SET", self._lock_key, self._run, "NX", "PX", LEASE):
+                if time.monotonic() >= end:
+                    raise AlreadyMoving(
+                        f"another import takes messages out of {self._redis.shown}; wait until it "
+                        "is done, or stop it and run this again"
+                    )
+                time.sleep(0.2)
             yield
         finally:
             if self._redis.ask("GET", self._lock_key) == self._run.encode():
                 self._redis.ask("DEL", self._lock_key)
 
     def entries(self) -> list[SourceEntry]:
-        """Return the entries that an interrupted run has left in transit, in order."""
-        entries = map(_decode, self._redis.ask("HVALS", self._transit_key))
-        return sorted(entries, key=attrgetter("row"))
+        """Return the entries that an interrupted run has left in transit, in order.
+
+        Raises:
+            AlreadyMoving: they go to another queue, which may have some of their messages already.
+        """
+        entries = list(map(self._read, self._redis.ask("HVALS", self._transit_key)))
+        for entry in entries:
+            if (entry.queue, entry.url) != (self._target.name, self._target_url):
+                raise AlreadyMoving(
+                    f"an import into {entry.queue} at {entry.url} was interrupted, and messages "
+                    "are in transit there; finish it first, by the same import again"
+                )
+        return sorted(entries, key=attrgetter("outbox", "row"))
+
+    def _read(self, value: bytes) -> SourceEntry:
+        """Return an entry of the hash."""
+        entry = _decode(value)
+        if entry.outbox:
+            return entry
+        # From a version that noted neither the outbox nor the target.
+        return self._bound(entry)._replace(outbox=self._shared_outbox)
+
+    def _bound(self, entry: SourceEntry) -> SourceEntry:
+        """Return an entry that this run takes to its target."""
+        return entry._replace(outbox=self._outbox, queue=self._target.name, url=self._target_url)
 
     def take(self, ready: Sequence[Ready]) -> list[Ready]:
         """Step 1: take messages out of the source; return those that were still there."""
         if not ready:
             return []
-        now = _now()
-        # Rows are ordered by time, as the store needs them: see `carry`.
         with_rows = [
-            Ready(entry._replace(row=f"{now}.{id}"), item)
+            Ready(self._bound(entry)._replace(row=id), item)
             for (entry, item), id in zip(ready, new_ids(len(ready)), strict=True)
         ]
         arguments: list[object] = []
@@ -161,20 +180,11 @@ class Transit:
         These are where they were in the source.
 
         Args:
-            taken: in the order of their rows.
+            taken: in the order of `entries`.
         """
         if not taken:
             return []
-        rows = (message.entry.row for message in taken)
-        # The store forgets which rows before this time it knows: their entries are dropped. But a
-        # run that lost the lock in between may still be about to put some. Rows begin with their
-        # time, which has 13 digits, so they are in order as texts.
-        before = min(taken[0].entry.row, f"{_now() - STALL}")
-        puts = []
-        for items in in_bytes(message.item for message in taken):
-            origin = Origin(self._outbox, list(islice(rows, len(items))), before)
-            puts.append(Put(self._target.name, items, origin=origin))
-        outcomes = self._target._run(outcomes_of(*puts))
+        outcomes = self._target._run(outcomes_of(*self._puts(taken)))
         existing = [
             message
             for message, outcome in zip(taken, outcomes, strict=True)
@@ -184,6 +194,23 @@ class Transit:
             self.put_back(message.entry)
         self.drop([message.entry for message in taken if message not in existing])
         return existing
+
+    def _puts(self, taken: Sequence[Ready]) -> Iterator[Put]:
+        """Yield the commands that put messages, with their rows."""
+        for outbox, group in groupby(taken, key=lambda message: message.entry.outbox):
+            messages = list(group)
+            # The entries of the batches before this one were dropped. Those of another run may be
+            # in transit for longer; and if that run only stalls, it is still about to put some.
+            before = messages[0].entry.row if outbox == self._outbox else ""
+            rows = (message.entry.row for message in messages)
+            for items in in_bytes(message.item for message in messages):
+                origin = Origin(outbox, list(islice(rows, len(items))), before)
+                yield Put(self._target.name, items, origin=origin)
+
+    def forget(self) -> None:
+        """Let the store forget the rows of this run, all of whose entries were dropped."""
+        origin = Origin(self._outbox, [], _BEHIND_ALL_ROWS)
+        self._target._execute(Put(self._target.name, [], origin=origin))
 
     def drop(self, entries: Sequence[SourceEntry]) -> None:
         """Step 3: delete entries of the hash, and the keys of their messages."""

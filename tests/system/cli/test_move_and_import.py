@@ -301,6 +301,17 @@ def test_messages_without_a_due_time_that_stay_are_shown(
     assert code == 0
 
 
+def test_an_import_that_is_told_to_end_finishes_and_says_so_by_its_exit_code(
+    run: Bide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told_to_end(*args: object, **options: object) -> None:
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("bide.cli.queues.import_.take_over", told_to_end)
+    assert run("import", "orders", "redis://cache", "--from", "rq").exit_code == 143
+
+
 def test_expired_messages_are_told_and_leave_nothing_to_do(run: Bide, broker: Broker) -> None:
     for order in range(2):
         broker.client.expireat(f"rq:job:tell-{order}", 1)

@@ -1,19 +1,24 @@
 """A run that dies at any point loses nothing, and nothing is delivered by both."""
 
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import bide
 from bide.importing.foreign_redis import ForeignRedis
 from bide.importing.source import SourceEntry
 from bide.importing.takeover import Library
+from bide.importing.transit import Transit
 from bide.lane.lane import Lane
 from bide.lane.steps import find_all
-from bide.model.commands import Put
+from bide.model.commands import Origin, Put
 from bide.model.limits import MAX_BYTES
+from bide.model.message import Item
 from tests.system.contrib.celery.conftest import Broker
 
 IDS = [f"job-{number}" for number in range(5)]
@@ -138,8 +143,6 @@ def test_a_second_run_at_the_same_time_is_refused(
 def test_a_run_whose_right_lapsed_stops(
     broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bide.importing.transit import Transit
-
     fill_rq(broker)
     take = Transit.take
 
@@ -157,8 +160,6 @@ def test_a_run_whose_right_lapsed_stops(
 def test_a_run_that_stalls_puts_nothing_that_another_run_has_put(
     broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bide.importing.transit import Transit
-
     fill_rq(broker)
     done = Counter[str]()
     carry = Transit.carry
@@ -192,8 +193,6 @@ def test_an_id_that_the_queue_has_stays_in_the_source(broker: Broker, orders: bi
 def test_an_id_that_is_put_in_between_goes_back_to_the_source(
     library: Library, broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bide.importing.transit import Transit
-
     FILLS[library](broker)
     before = {key: broker.client.dump(key) for key in broker.client.scan_iter()}
     take = Transit.take
@@ -213,8 +212,6 @@ def test_an_id_that_is_put_in_between_goes_back_to_the_source(
 def test_what_a_dead_run_has_taken_and_the_next_one_cannot_read_is_counted(
     broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bide.importing.transit import Transit
-
     FILLS["arq"](broker)  # pickled
 
     def die(self: Transit, taken: Any) -> Any:
@@ -240,7 +237,6 @@ def test_an_id_that_the_queue_had_until_just_now(
 ) -> None:
     """It refuses the message, and the one that it has ends before this one is back."""
     from bide.importing import takeover
-    from bide.importing.transit import Transit
 
     fill_rq(broker)
     back = Transit.put_back
@@ -278,7 +274,7 @@ def test_large_messages_go_in_several_commands(
     do = Lane.call
 
     def note(self: Any, command: Any, *more: Any, **options: Any) -> Any:
-        if type(command) is Put:
+        if type(command) is Put and command.items:
             sizes.append(sum(len(item.data) for item in command.items))
         return do(self, command, *more, **options)
 
@@ -286,3 +282,165 @@ def test_large_messages_go_in_several_commands(
     with bide.Queue("orders", orders.url, max_body=4_000_000) as large:
         assert bide.take_over(large, "rq", broker.store_url).stored == len(IDS)
     assert max(sizes) == 2 * min(sizes) < MAX_BYTES
+
+
+@pytest.fixture
+def other_broker(redis_url: Callable[[], str]) -> Iterator[Broker]:
+    broker = Broker(redis_url())
+    yield broker
+    broker.client.close()
+
+
+def die_in(monkeypatch: pytest.MonkeyPatch, step: str, run: Callable[[], object]) -> None:
+    """Let a run die in a step of the transit, every time that it comes to it."""
+
+    def die(*args: Any) -> Any:
+        raise Dead
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Transit, step, die)
+        with pytest.raises(Dead):
+            run()
+
+
+def two_hours_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now() + 2 * 3600 * 10**9)
+
+
+@pytest.mark.parametrize("step", ["carry", "drop"])
+@pytest.mark.parametrize("place", ["queue", "store"])
+def test_what_is_in_transit_goes_to_no_other_queue(
+    place: str,
+    step: str,
+    broker: Broker,
+    orders: bide.Queue,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fill_rq(broker)
+    die_in(monkeypatch, step, lambda: bide.take_over(orders, "rq", broker.store_url, batch=2))
+    name = "mails" if place == "queue" else "orders"
+    url = f"sqlite:///{tmp_path / 'other.db'}" if place == "store" else orders.url
+    with bide.Queue(name, url) as other:
+        for dry_run in (True, False):
+            says = f"an import into orders at {orders.url} was interrupted, .* the same import"
+            with pytest.raises(bide.AlreadyMoving, match=says):
+                bide.take_over(other, "rq", broker.store_url, dry_run=dry_run)
+        assert other.counts().sizes.total == 0
+        assert bide.take_over(orders, "rq", broker.store_url).finished == 2
+        fill_rq(broker)
+        assert bide.take_over(other, "rq", broker.store_url).stored == len(IDS)
+    assert sorted(message.id for message in orders.scan()) == IDS
+
+
+def test_an_import_from_another_server_makes_nothing_forgotten(
+    broker: Broker, other_broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = Counter[str]()
+    fill_rq(broker)
+    die_in(monkeypatch, "drop", lambda: bide.take_over(orders, "rq", broker.store_url))
+    work(orders, done)
+    two_hours_later(monkeypatch)
+    fill_rq(other_broker)
+    assert bide.take_over(orders, "rq", other_broker.store_url).stored == len(IDS)
+    work(orders, done)
+    assert bide.take_over(orders, "rq", broker.store_url).finished == len(IDS)
+    work(orders, done)
+    assert done == dict.fromkeys(IDS, 2)
+
+
+def test_a_run_that_leaves_what_is_in_transit_makes_nothing_forgotten(
+    broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*, allow_pickle: bool) -> bide.TakenOver:
+        return bide.take_over(orders, "rq", broker.store_url, allow_pickle=allow_pickle)
+
+    import rq
+
+    done = Counter[str]()
+    rq.Queue("default", connection=broker.client).enqueue("shop.expire", job_id="pickled")
+    die_in(monkeypatch, "drop", lambda: run(allow_pickle=True))
+    work(orders, done)
+    two_hours_later(monkeypatch)
+    fill_rq(broker)
+    rest = run(allow_pickle=False)
+    assert (rest.stored, rest.pickled) == (len(IDS), 1)
+    assert run(allow_pickle=True).finished == 1
+    work(orders, done)
+    assert done == Counter([*IDS, "pickled"])
+
+
+def test_a_run_leaves_no_rows_in_the_store(
+    broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries: list[SourceEntry] = []
+    take = Transit.take
+
+    def note(self: Transit, ready: Any) -> Any:
+        taken = take(self, ready)
+        entries.extend(message.entry for message in taken)
+        return taken
+
+    monkeypatch.setattr(Transit, "take", note)
+    fill_rq(broker)
+    assert bide.take_over(orders, "rq", broker.store_url, batch=2)
+    work(orders, Counter())
+    assert len(entries) == len(IDS)
+    for entry in entries:
+        put = Put(
+            "orders", [Item("again", b"1")], "replace", origin=Origin(entry.outbox, [entry.row])
+        )
+        assert orders._execute(put).outcomes[0]
+
+
+@pytest.mark.parametrize("step", ["carry", "drop"])
+def test_what_an_earlier_version_has_left_in_transit_is_finished(
+    step: str, broker: Broker, orders: bide.Queue
+) -> None:
+    """Its entries name no outbox, which is that of the library and the queue, and no target."""
+    fill_rq(broker)
+    for number, id in enumerate(IDS):
+        broker.client.lrem("rq:queue:default", 1, id)
+        row = f"1780000000000.{number}"
+        entry = ((b"rq:queue:default", "list", False), id.encode(), 0.0, row)
+        broker.client.hset("bide:import:rq:default", row, msgspec.msgpack.encode(entry))
+    done = Counter[str]()
+    if step == "drop":
+        rows = [f"1780000000000.{number}" for number in range(len(IDS))]
+        outbox = "import.5315f7916d84f20664cbfdac34c8abdc92c5327e"
+        items = [Item(id, b"1") for id in IDS]
+        orders._execute(Put("orders", items, origin=Origin(outbox, rows)))
+        work(orders, done)
+    assert bide.take_over(orders, "rq", broker.store_url, batch=2).finished == len(IDS)
+    work(orders, done)
+    assert done == Counter(IDS)
+    assert broker.client.keys("bide:*") == []
+
+
+@pytest.mark.parametrize("step", ["take", "carry", "drop"])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_run_that_is_interrupted_finishes_its_batch(
+    after: bool, step: str, broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_rq(broker)
+    real = getattr(Transit, step)
+    interrupts = iter([False, True])
+
+    def interrupted(self: Transit, *args: Any) -> Any:
+        interrupt = next(interrupts, False)
+        if interrupt and not after:
+            raise KeyboardInterrupt
+        reply = real(self, *args)
+        if interrupt:
+            raise KeyboardInterrupt
+        return reply
+
+    monkeypatch.setattr(Transit, step, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bide.take_over(orders, "rq", broker.store_url, batch=2)
+    assert broker.client.keys("bide:*") == []
+    taken = IDS[:2] if (step, after) == ("take", False) else IDS[:4]
+    assert [message.id for message in orders.claim(9)] == taken
+    pending = [id.encode() for id in IDS[len(taken) :]]
+    assert broker.client.lrange("rq:queue:default", 0, -1) == pending

@@ -8,7 +8,7 @@ from click.core import ParameterSource
 
 from bide.cli import option
 from bide.cli.command import on_any_store
-from bide.cli.errors import usage_error
+from bide.cli.errors import raise_on_termination, usage_error
 from bide.cli.input import export_lines
 from bide.cli.output import DONE, NOTHING, Bar, Output, plural, warn
 from bide.cli.store import CommandStore
@@ -180,7 +180,7 @@ def _import_from(
     out: Output, queue: Queue, url: str, library: Any, *, dry_run: bool, **options: Any
 ) -> bool:
     """Take over the messages of a library, and print them; return whether nothing is left there."""
-    with Bar(f"importing from {library}") as bar:
+    with Bar(f"importing from {library}") as bar, raise_on_termination():
         takeover = take_over(queue, library, url, dry_run=dry_run, progress=bar.advance, **options)
     verb = "would be moved" if dry_run else "moved"
     sentence = f"{plural(takeover.stored, 'message')} of {library} {verb} into {queue.name}"

@@ -72,6 +72,7 @@ class ForwardCases:
         put(other, "a", "08", delay=HOUR)
         assert put(driver, "a", "11", "replace", before="10")[0].done
         assert driver.cancel(origin=origin("", before="10")) == []
+        assert driver.put(origin=origin("", before="10")) == []
         assert put(driver, "a", "10") == executed_before("a")
         assert put(driver, "a", "08", "replace", outbox="mail") == executed_before("a")
         assert put(other, "a", "08") == executed_before("a")
