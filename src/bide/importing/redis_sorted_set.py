@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -246,6 +246,8 @@ class _Run:
     """Removes members whose messages are stored from the set; `None`: they stay."""
     dry_run: bool
     loaded: LoadedSet = field(default_factory=LoadedSet)
+    _counted_ids: set[str] = field(default_factory=set)
+    """In a dry run: the ids of the messages that a run would have put so far."""
 
     def take(self, page: Sequence[SetMember]) -> set[SetMember]:
         """Put the messages of some members, and return the members that were removed."""
@@ -254,7 +256,7 @@ class _Run:
         queue = self.queue
         if self.dry_run:
             existing = queue._run(find_all(queue.name, (item.id for item in items)))
-            outcomes = [Outcome(item.id, item.id not in existing) for item in items]
+            outcomes = [self._trial(item.id, existing) for item in items]
         else:
             puts = [Put(queue.name, part) for part in in_bytes(items)]
             outcomes = queue._run(outcomes_of(*puts))
@@ -272,6 +274,13 @@ class _Run:
         self.loaded.removed += self.remove(list(in_store))
         return in_store
 
+    def _trial(self, id: str, existing: Container[str]) -> Outcome:
+        """Return the outcome that the put of a message would have."""
+        is_new = id not in existing and id not in self._counted_ids
+        if is_new:
+            self._counted_ids.add(id)
+        return Outcome(id, is_new)
+
     def _readable(self, page: Iterable[SetMember]) -> Iterable[tuple[SetMember, Item]]:
         """Yield the members that can be messages, with these; refuse the others."""
         for entry in page:
@@ -286,12 +295,13 @@ class _Run:
         Args:
             entry: the member.
             item: its message.
-            message: the one with this id; `None`: it was there, and is not any more.
+            message: the one with this id; `None`: it was there, and is not any more, or, in a dry
+                run, another member would have put it.
         """
-        if message is None:  # it was delivered in between
+        if message is None and not self.dry_run:  # it was delivered in between
             self.loaded.kept += 1
             return True
-        if (message.data, message.json) != (item.data, item.json):
+        if message is None or (message.data, message.json) != (item.data, item.json):
             self.loaded.refuse(entry.member, f"the queue has another message of the id {item.id!r}")
             return False
         # A leased message is in an attempt that has not failed yet.

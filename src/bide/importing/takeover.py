@@ -133,6 +133,7 @@ def take_over(
             transit,
             batch,
             delayed_only=delayed_only,
+            dry_run=dry_run,
             progress=progress or (lambda count: None),
         )
         if dry_run:
@@ -172,21 +173,29 @@ class _Run:
     transit: Transit
     batch: int
     delayed_only: bool
+    dry_run: bool
     progress: Callable[[int], object]
     result: TakenOver = field(default_factory=TakenOver)
+    _counted_ids: set[str] = field(default_factory=set)
+    """In a dry run: the ids of the messages that a run would have moved so far."""
     _stuck: TakenOver = field(default_factory=TakenOver)
     """What an interrupted run has taken out of the source, and this one cannot move."""
 
     def count(self) -> None:
         """Count what a run would move: what an interrupted run left, and what is in the source."""
-        self.result.finished = len(self.transit.entries())
-        self.result.stored = self.result.finished  # `stored` includes `finished`
+        self.result.finished = self._count(self._readable(self.transit.entries(), taken=True))
         for place in self.source.places():
             skip = 0  # how many elements of the place were read
             while page := self._page(place, skip):
-                self.result.stored += len(self._readable(page))
+                self._count(self._wanted(page))
                 skip += len(page)
                 self.progress(len(page))
+
+    def _count(self, messages: list[Ready]) -> int:
+        """Count messages that a run would move; return how many they are."""
+        self._counted_ids.update(message.item.id for message in messages)
+        self.result.stored += len(messages)
+        return len(messages)
 
     def move(self) -> None:
         """Finish what an interrupted run left, then move all."""
@@ -246,6 +255,7 @@ class _Run:
         ready = self._readable(page)
         ids = [message.item.id for message in ready]
         used_ids = set(self.queue._run(find_all(self.queue.name, ids)))
+        used_ids.update(self._counted_ids.intersection(ids))
         wanted = []
         for message in ready:
             if message.item.id in used_ids:
@@ -287,10 +297,10 @@ class _Run:
             except NotTakenOver as error:
                 self._refuse(self.source.name(entry), str(error))
             except Gone:
-                if taken:
-                    self.transit.drop([entry])
-                else:
+                if not taken:
                     self.result.expired += 1
+                elif not self.dry_run:
+                    self.transit.drop([entry])
             except Elsewhere:
                 continue
             except MALFORMED as error:

@@ -181,12 +181,24 @@ def test_a_run_that_stalls_puts_nothing_that_another_run_has_put(
 def test_an_id_that_the_queue_has_stays_in_the_source(broker: Broker, orders: bide.Queue) -> None:
     fill_rq(broker)
     orders.put("mine", id=IDS[1])
-    done = bide.take_over(orders, "rq", broker.store_url)
-    assert (done.stored, done.reasons) == (
-        4,
-        {IDS[1]: f"orders has a message of the id {IDS[1]!r}"},
-    )
+    for dry_run in (True, False):
+        done = bide.take_over(orders, "rq", broker.store_url, dry_run=dry_run)
+        assert (done.stored, done.reasons) == (
+            4,
+            {IDS[1]: f"orders has a message of the id {IDS[1]!r}"},
+        )
     assert broker.client.lrange("rq:queue:default", 0, -1) == [IDS[1].encode()]
+
+
+@pytest.mark.parametrize("batch", [1, 1_000])
+def test_a_second_message_of_an_id_stays_in_the_source(
+    batch: int, broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_rq(broker)
+    broker.client.rpush("rq:queue:default", *IDS[:2])
+    for dry_run in (True, False):
+        done = bide.take_over(orders, "rq", broker.store_url, dry_run=dry_run, batch=batch)
+        assert (done.stored, bool(done)) == (5, False) if dry_run else (5, True)
 
 
 @pytest.mark.parametrize("library", FILLS)
