@@ -87,14 +87,15 @@ def load_sorted_set(
 
     Args:
         queue: where the messages go, in any store.
-        url: of the Redis with the set, in one of the forms in which stores are named. It may be
-            older than bide needs for a store.
+        url: of the Redis with the set, in one of the forms in which stores are named, but for a
+            cluster. It may be older than bide needs for a store.
         key: of the set.
         scores: Unix seconds ("s"), Unix milliseconds ("ms"), or "auto": those below 100,000,000,000
             are seconds.
         body: what members are: "json", "text", "bytes", or "auto", the first that each can be.
         id_field: of members that are JSON objects, the field whose value becomes the id. Otherwise
-            the member itself is the id if it is a plain word, and else a hash of it.
+            the member itself is the id if it is a plain word, and else a hash of it. So two sets
+            with a plain member in common need two queues.
         remove: remove each member from the set once its message is stored, unless its score has
             changed in between.
         dry_run: only count.

@@ -99,7 +99,9 @@ class RQSource(SourceQueue):
         )
 
     def held(self) -> Iterator[HeldMessage]:
-        """Yield the jobs that workers run."""
+        """Yield the jobs that workers run, or have just taken out of the queue."""
+        for member in self.redis.ask("LRANGE", f"rq:queue:{self.queue}:intermediate", 0, -1):
+            yield HeldMessage(member.decode(errors="replace"), "taken out of the queue")
         for member in self.redis.ask("ZRANGE", f"rq:wip:{self.queue}", 0, -1):
             job_id, _, _ = member.decode(errors="replace").partition(":")  # behind it: the run
             yield HeldMessage(job_id, "running")

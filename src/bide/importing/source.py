@@ -160,7 +160,7 @@ class SourceQueue(ABC):
             NotTakenOver: the job has one of these fields.
         """
         for field, reason in self.refusals.items():
-            if job.get(field):
+            if job.get(field, b"") not in (b"", b"0"):  # RQ: no further run is left
                 raise NotTakenOver(reason)
 
     def _call(

@@ -117,7 +117,7 @@ def take_over(
     if library not in get_args(Library):
         raise InvalidArgument(f"library={library!r} must be one of {', '.join(get_args(Library))}")
     check_whole(batch, "batch", 1, 1_000)
-    check_redis(url, cluster=False)
+    check_redis(url)
     source_class = _source_of(library)
     name = source_queue or source_class.default
     if not name:

@@ -206,6 +206,26 @@ def test_jobs_of_rq_that_others_need_stay(broker: Broker, orders: bide.Queue) ->
     assert broker.client.llen("rq:queue:default") == 2
 
 
+def test_the_last_run_of_a_job_of_rq_comes_too(broker: Broker, orders: bide.Queue) -> None:
+    import rq
+
+    queue = rq.Queue("default", connection=broker.client, serializer="json")
+    job = queue.enqueue("shop.poll", repeat=rq.Repeat(times=3))
+    broker.client.hset(f"rq:job:{job.id}", "repeats_left", 0)  # as RQ leaves it for the last run
+    assert bide.take_over(orders, "rq", broker.store_url).stored == 1
+
+
+def test_jobs_that_a_worker_of_rq_has_taken_are_named(broker: Broker, orders: bide.Queue) -> None:
+    import rq
+
+    queue = rq.Queue("default", connection=broker.client, serializer="json")
+    id = queue.enqueue("shop.expire", 42).id
+    rq.Queue.lmove(broker.client, queue.key, None)  # what a worker does first
+    done = bide.take_over(orders, "rq", broker.store_url)
+    assert (done.stored, done.held, bool(done)) == (0, 1, False)
+    assert done.held_examples == {id: "taken out of the queue"}
+
+
 def test_jobs_that_a_rate_limit_of_rq_holds_back_come_too(
     broker: Broker, orders: bide.Queue
 ) -> None:
@@ -310,8 +330,8 @@ def test_foreign_elements_are_refused_and_left(broker: Broker, orders: bide.Queu
     ("library", "url", "options", "reason"),
     [
         ("sidekiq", "redis://x", {}, "must be one of celery, rq"),
-        ("rq", "redis+cluster://x", {}, "is no single Redis"),
-        ("rq", "sqlite:///x", {}, "is no single Redis"),
+        ("rq", "redis+cluster://x", {}, "names a cluster"),
+        ("rq", "sqlite:///x", {}, "is no Redis"),
         ("bullmq", "redis://x", {}, "bullmq has no default queue"),
         ("rq", "redis://x", {"batch": 0}, "batch=0"),
         ("rq", None, {}, "url=None must be a str"),

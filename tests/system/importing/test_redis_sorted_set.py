@@ -288,6 +288,7 @@ def test_a_key_that_holds_something_else(
         ("redis://h", {"batch": 0}, "batch=0 must be a whole number from 1 to 10,000"),
         ("redis://h", {"batch": "5"}, "batch='5' must be a whole number"),
         (None, {}, "url=None must be a str"),
+        ("redis+cluster://h", {}, "names a cluster"),
     ],
 )
 def test_what_cannot_be_asked(
