@@ -376,7 +376,7 @@ def test_a_worker_that_is_not_there_cannot_be_stopped(run: Bide) -> None:
         (
             ["import", "orders", "memory://", "--from", "rq", "--url", "sqlite:///no.db"],
             {},
-            "error: 'memory://' is no single Redis",
+            "error: 'memory://' is no Redis",
         ),
     ],
 )
