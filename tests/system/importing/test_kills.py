@@ -19,6 +19,8 @@ from bide.lane.steps import find_all
 from bide.model.commands import Origin, Put
 from bide.model.limits import MAX_BYTES
 from bide.model.message import Item
+from bide.model.replies import Outcomes, expect
+from bide.testing.hooks import execute
 from tests.system.contrib.celery.conftest import Broker
 
 IDS = [f"job-{number}" for number in range(5)]
@@ -403,7 +405,7 @@ def test_a_run_leaves_no_rows_in_the_store(
         put = Put(
             "orders", [Item("again", b"1")], "replace", origin=Origin(entry.outbox, [entry.row])
         )
-        assert orders._execute(put).outcomes[0]
+        assert expect(Outcomes, execute(orders, put)).outcomes[0]
 
 
 @pytest.mark.parametrize("step", ["carry", "drop"])
@@ -422,7 +424,7 @@ def test_what_an_earlier_version_has_left_in_transit_is_finished(
         rows = [f"1780000000000.{number}" for number in range(len(IDS))]
         outbox = "import.5315f7916d84f20664cbfdac34c8abdc92c5327e"
         items = [Item(id, b"1") for id in IDS]
-        orders._execute(Put("orders", items, origin=Origin(outbox, rows)))
+        execute(orders, Put("orders", items, origin=Origin(outbox, rows)))
         work(orders, done)
     assert bide.take_over(orders, "rq", broker.store_url, batch=2).finished == len(IDS)
     work(orders, done)
