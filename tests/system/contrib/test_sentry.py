@@ -239,14 +239,15 @@ def test_the_transaction_of_a_chosen_outcome_is_no_error(
 def test_the_transaction_of_a_handler_that_is_stopped_is_no_error(
     app: bide.App, start: Start
 ) -> None:
-    collector, started = start(traces_sample_rate=1.0), threading.Event()
+    collector = start(traces_sample_rate=1.0)
 
     @app.handler("cards")
     async def handle(body: str) -> None:
-        started.set()
+        async with bide.AsyncQueue("cards", app.url) as queue:
+            await queue.cancel("x", running=True)
         await asyncio.Event().wait()
 
-    play(app, "x", ended=lambda _: started.is_set())
+    play(app, "x", id="x", ended=lambda counts: counts.flow.cancelled == 1)
     ended = [one["contexts"]["trace"] for one in collector.of("transaction")]
     assert [one["status"] for one in ended if one["op"] == "queue.process"] == ["ok"]
 
