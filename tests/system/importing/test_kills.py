@@ -1,6 +1,5 @@
 """A run that dies at any point loses nothing, and nothing is delivered by both."""
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ import msgspec
 import pytest
 
 import bide
+from bide.clock import SystemClock
 from bide.importing.foreign_redis import ForeignRedis
 from bide.importing.source import SourceEntry
 from bide.importing.takeover import Library
@@ -192,15 +192,31 @@ def test_an_id_that_the_queue_has_stays_in_the_source(broker: Broker, orders: bi
     assert broker.client.lrange("rq:queue:default", 0, -1) == [IDS[1].encode()]
 
 
-@pytest.mark.parametrize("batch", [1, 1_000])
+@pytest.mark.parametrize("batch", [2, 1_000])
 def test_a_second_message_of_an_id_stays_in_the_source(
-    batch: int, broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+    batch: int, broker: Broker, orders: bide.Queue
 ) -> None:
-    fill_rq(broker)
-    broker.client.rpush("rq:queue:default", *IDS[:2])
+    for _ in range(2):
+        fill_celery(broker)
     for dry_run in (True, False):
-        done = bide.take_over(orders, "rq", broker.store_url, dry_run=dry_run, batch=batch)
-        assert (done.stored, bool(done)) == (5, False) if dry_run else (5, True)
+        done = bide.take_over(orders, "celery", broker.store_url, dry_run=dry_run, batch=batch)
+        assert (done.stored, done.refused, sorted(done.reasons)) == (5, 5, IDS)
+    assert broker.client.llen("celery") == len(IDS)
+
+
+def test_a_dry_run_counts_what_is_in_transit_as_a_run_does(
+    broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_arq(broker)  # pickled
+
+    def run(*, allow_pickle: bool, dry_run: bool = False) -> bide.TakenOver:
+        return bide.take_over(
+            orders, "arq", broker.store_url, allow_pickle=allow_pickle, dry_run=dry_run
+        )
+
+    die_in(monkeypatch, "carry", lambda: run(allow_pickle=True))
+    for allow_pickle in (False, True):
+        assert run(allow_pickle=allow_pickle, dry_run=True) == run(allow_pickle=allow_pickle)
 
 
 @pytest.mark.parametrize("library", FILLS)
@@ -317,9 +333,21 @@ def die_in(monkeypatch: pytest.MonkeyPatch, step: str, run: Callable[[], object]
             run()
 
 
-def two_hours_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = time.time_ns
-    monkeypatch.setattr(time, "time_ns", lambda: now() + 2 * 3600 * 10**9)
+class TwoHoursLater(SystemClock):
+    """The clock of the machine, two hours later."""
+
+    def now(self) -> int:
+        return super().now() + 2 * 3600 * 1000
+
+    def until(self, moment: int) -> float:
+        return super().until(moment) - 2 * 3600
+
+
+@pytest.fixture
+def orders_later(orders: bide.Queue) -> Iterator[bide.Queue]:
+    """The queue, two hours later: the store forgets which messages it has forwarded."""
+    with bide.Queue("orders", orders.url, clock=TwoHoursLater()) as later:
+        yield later
 
 
 @pytest.mark.parametrize("step", ["carry", "drop"])
@@ -349,39 +377,41 @@ def test_what_is_in_transit_goes_to_no_other_queue(
 
 
 def test_an_import_from_another_server_makes_nothing_forgotten(
-    broker: Broker, other_broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+    broker: Broker,
+    other_broker: Broker,
+    orders: bide.Queue,
+    orders_later: bide.Queue,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     done = Counter[str]()
     fill_rq(broker)
     die_in(monkeypatch, "drop", lambda: bide.take_over(orders, "rq", broker.store_url))
     work(orders, done)
-    two_hours_later(monkeypatch)
     fill_rq(other_broker)
-    assert bide.take_over(orders, "rq", other_broker.store_url).stored == len(IDS)
-    work(orders, done)
-    assert bide.take_over(orders, "rq", broker.store_url).finished == len(IDS)
-    work(orders, done)
+    assert bide.take_over(orders_later, "rq", other_broker.store_url).stored == len(IDS)
+    work(orders_later, done)
+    assert bide.take_over(orders_later, "rq", broker.store_url).finished == len(IDS)
+    work(orders_later, done)
     assert done == dict.fromkeys(IDS, 2)
 
 
 def test_a_run_that_leaves_what_is_in_transit_makes_nothing_forgotten(
-    broker: Broker, orders: bide.Queue, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, orders: bide.Queue, orders_later: bide.Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(*, allow_pickle: bool) -> bide.TakenOver:
-        return bide.take_over(orders, "rq", broker.store_url, allow_pickle=allow_pickle)
+    def run(queue: bide.Queue, *, allow_pickle: bool) -> bide.TakenOver:
+        return bide.take_over(queue, "rq", broker.store_url, allow_pickle=allow_pickle)
 
     import rq
 
     done = Counter[str]()
     rq.Queue("default", connection=broker.client).enqueue("shop.expire", job_id="pickled")
-    die_in(monkeypatch, "drop", lambda: run(allow_pickle=True))
+    die_in(monkeypatch, "drop", lambda: run(orders, allow_pickle=True))
     work(orders, done)
-    two_hours_later(monkeypatch)
     fill_rq(broker)
-    rest = run(allow_pickle=False)
+    rest = run(orders_later, allow_pickle=False)
     assert (rest.stored, rest.pickled) == (len(IDS), 1)
-    assert run(allow_pickle=True).finished == 1
-    work(orders, done)
+    assert run(orders_later, allow_pickle=True).finished == 1
+    work(orders_later, done)
     assert done == Counter([*IDS, "pickled"])
 
 

@@ -237,6 +237,16 @@ def test_a_dry_run_changes_nothing(theirs: "redis.Redis", url: str, orders: bide
     assert dues(orders) == {"a": (MOMENT + 1) * 1000}
 
 
+def test_a_dry_run_counts_two_members_of_one_id_as_a_run_does(
+    theirs: "redis.Redis", url: str, orders: bide.Queue
+) -> None:
+    theirs.zadd(KEY, {f'{{"id": "a", "n": {n}}}': MOMENT + n for n in range(3)})
+    for dry_run in (True, False):
+        loaded = bide.load_sorted_set(orders, url, KEY, id_field="id", dry_run=dry_run, batch=2)
+        assert (loaded.stored, loaded.kept, loaded.refused) == (1, 0, 2)
+        assert set(loaded.reasons.values()) == {"the queue has another message of the id 'a'"}
+
+
 @pytest.mark.parametrize(
     ("score", "body", "reason"),
     [
