@@ -6,8 +6,8 @@ the mark of the move.
 The ledger says which process moves messages out of a store, and where to: one at a time, also after
 a crash. It is a message in the source that the mover holds. Its lease keeps other movers out, and
 lapses if the mover dies. Its token marks the messages in transit. A message with the same token in
-the target proves to the next run that this is the store to which they went. One in the source says
-that there may be copies in the target, so that a move to another store waits.
+the target proves to the next run that this is the store to which they went. A note in the source
+says that there may be copies in the target, so that a move to another store waits.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,6 +37,14 @@ EXAMPLES = 100
 
 _ID = "ledger"
 """The id of the ledger's message."""
+
+_NOTES = "copies"
+"""The group of notes that there may be copies in a target."""
+
+
+def _note_id(token: str) -> str:
+    """Return the id of a move's note; the proof has the token alone, perhaps in the same store."""
+    return f"{_NOTES}:{token}"
 
 
 def _beside(queue: Queue) -> Queue:
@@ -118,15 +126,16 @@ class Ledger:
                 return True
             self._check_has_no_copies()
             self._delivery.ack()
-        proof = {"queue": own_route.queue}
-        self._to.put(proof, id=own_route.token, at=LATEST / 1000)
+        self._from.cancel(group=_NOTES)  # of ledgers that were cancelled to give their moves up
+        far, facts = LATEST / 1000, {"queue": own_route.queue}
+        self._to.put(facts, id=own_route.token, at=far)
         _, _, source_name = own_route.queue.rpartition("/")
         _, _, target_name = own_route.into.rpartition("/")
         # The proof in the target is in the source as well: two URLs of one store.
         if source_name == target_name and self._from.get(own_route.token) is not None:
             self.finish()
             raise onto_itself(own_route.queue, self._from.url)
-        self._from.put(proof, id=own_route.token, at=LATEST / 1000)
+        self._from.put(facts, id=_note_id(own_route.token), group=_NOTES, at=far)
         return False
 
     def _check_has_no_copies(self) -> None:
@@ -135,12 +144,17 @@ class Ledger:
         Raises:
             AlreadyMoving: messages may be in transit to that store.
         """
-        if self._from.get(self.route.token) is None:
-            return
+        route = self.route
+        if self._from.get(_note_id(route.token)) is None:
+            # A version before the notes knew by the source's letters, up to the last step but one.
+            with Queue(route.queue, self._from._url, clock=self._from._own_clock) as source:
+                if not any(is_marked(letter, route.token) for letter in source.dead()):
+                    return
         self.abandon()
         raise errors.AlreadyMoving(
-            f"a move of {self.route.queue} to {self.route.to} was interrupted, and messages may be "
-            "in transit there; finish it first, by the same move again"
+            f"a move of {route.queue} to {route.to} was interrupted, and messages may be in "
+            "transit there; finish it first, by the same move again, or if that store is lost, "
+            f"give it up: bide cancel {self._from.name} {_ID}"
         )
 
     def hold(self) -> None:
@@ -163,7 +177,7 @@ class Ledger:
 
     def finish(self) -> None:
         """Delete the ledger: nothing is in transit any more."""
-        self._from.cancel(self.route.token)
+        self._from.cancel(_note_id(self.route.token))
         self._to.cancel(self.route.token)
         if self._delivery is not None:
             # If the ledger is not deleted, the next run finds that nothing is in transit.

@@ -15,7 +15,7 @@ import bide
 from bide import NewMessage
 from bide.engines.postgres.settings import read_url
 from bide.model.commands import Command, Configure, History, Put
-from bide.model.message import KEPT_FAILURES, UNREADABLE, Failure, Item
+from bide.model.message import KEPT_FAILURES, MAX_ATTEMPTS, UNREADABLE, Failure, Item
 from bide.model.replies import Ends, Reply
 from bide.moving import Mover
 from bide.moving.steps import MOVING
@@ -410,13 +410,57 @@ def test_a_killed_move_is_finished_before_one_to_another_store(
     assert (old.get("a"), where(new)) == (None, {"a": "dead"})
     stores.engines["new"].before = lambda commands: None
     clock.advance(16)
+    renamed = stores.queue("old", "jobs2")  # whose store has the ledger
     with bide.Queue("orders", f"memory://third-{id(stores)}", clock=clock) as third:
-        with pytest.raises(bide.AlreadyMoving, match="finish it first, by the same move again"):
-            bide.move(old, third)
+        for source, target in ((old, third), (stores.queue("old", "jobs"), renamed)):
+            with pytest.raises(bide.AlreadyMoving, match="finish it first, by the same move again"):
+                bide.move(source, target)
         assert bide.move(old, new).finished == 1
         assert where(new) == {"a": "ready"}
         old.put(2, id="b")
         assert bide.move(old, third).moved == 1
+
+
+def test_a_killed_move_of_a_version_without_notes_is_finished_first(
+    stores: Stores, old: bide.Queue, new: bide.Queue, clock: FakeClock
+) -> None:
+    token = "0" * 26
+    route = {"token": token, "queue": "orders", "into": "orders", "to": new.url}
+    stores.queue("old", "bide:move").put(route, id="ledger", attempts=MAX_ATTEMPTS)
+    stores.queue("new", "bide:move").put({"queue": "orders"}, id=token, delay="9000d")
+    old.put(1, id="a")
+    old.bury(old.claim(), f"in transit by bide move {token}")
+    with (
+        bide.Queue("orders", f"memory://third-{id(stores)}", clock=clock) as third,
+        pytest.raises(bide.AlreadyMoving, match="finish it first, by the same move again"),
+    ):
+        bide.move(old, third)
+    assert bide.move(old, new).finished == 1
+    assert where(new) == {"a": "ready"}
+    for store in ("old", "new"):
+        assert list(stores.queue(store, "bide:move").scan()) == []
+
+
+def test_a_move_to_a_lost_store_is_given_up(
+    stores: Stores, old: bide.Queue, new: bide.Queue, clock: FakeClock
+) -> None:
+    def die(commands: Sequence[Command]) -> None:
+        if any(isinstance(command, Put) and command.queue == "orders" for command in commands):
+            raise Killed
+
+    old.put(1, id="a")
+    stores.engines["new"].before = die
+    with pytest.raises(Killed):
+        bide.move(old, new)
+    clock.advance(16)
+    with bide.Queue("orders", f"memory://third-{id(stores)}", clock=clock) as third:
+        with pytest.raises(bide.AlreadyMoving, match="bide cancel bide:move ledger"):
+            bide.move(old, third)
+        ledgers = stores.queue("old", "bide:move")
+        assert ledgers.cancel("ledger")
+        assert all(old.revive(ids=["a"]))
+        assert bide.move(old, third).moved == 1
+        assert list(ledgers.scan()) == []
 
 
 DAMAGED = ["ready-0", "ready-4", "ready-8", "delayed-5", "dead-1"]
