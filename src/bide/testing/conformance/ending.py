@@ -1,6 +1,8 @@
 # ruff: noqa: D102  (the name of each case says what it checks)
 """History and results: what a queue remembers of messages that have ended."""
 
+import pytest
+
 from bide.model import commands as cmd
 from bide.model.ended import KEPT_ENDS, STOPPED_KEEP
 from bide.model.message import FORGET, IN_TRANSIT, Failure
@@ -100,9 +102,10 @@ class EndCases:
         flow = driver.counts().flow
         assert (flow.put, flow.moved, flow.purged, flow.gone) == (2, 1, 1, 2)
 
-    def test_what_a_move_has_under_way_has_not_ended(self, driver: Driver) -> None:
+    @pytest.mark.parametrize("rest", ["", ' "x"', "\\", '\\"]]'])
+    def test_what_a_move_has_under_way_has_not_ended(self, driver: Driver, rest: str) -> None:
         driver.configure(history=HOUR, result_ttl=HOUR)
-        mark = f"{IN_TRANSIT}move x"
+        mark = f"{IN_TRANSIT}move x{rest}"
         driver.put("a")
         driver.set_aside("a", reason=mark)  # as in the source, and as in the target:
         driver.put("b", died=START, failures=(Failure(0, START, "", mark),))
@@ -110,7 +113,12 @@ class EndCases:
         assert {message.id for message in driver.page("dead").messages} == {"a", "b"}
         assert [driver.revive(id)[0].done for id in "ab"] == [True, True]
         assert driver.history("a") == Ends("ready", [])
-        driver.bury(*driver.hold(1), reason=f"not {mark}")
+
+    @pytest.mark.parametrize("before", ["not ", 'x "', '", "', '\\"'])
+    def test_what_was_in_transit_says_so_first(self, driver: Driver, before: str) -> None:
+        driver.configure(history=HOUR)
+        driver.put("a")
+        driver.set_aside("a", reason=f"{before}{IN_TRANSIT}move x")
         assert driver.history("a").state == "dead"
 
     def test_only_dead_letters_can_have_been_moved(self, driver: Driver) -> None:

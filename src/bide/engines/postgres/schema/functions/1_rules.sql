@@ -287,10 +287,11 @@ BEGIN
 END $$;
 
 -- Whether a move or import has made a dead letter of a message on its way: a change would be lost, and the message
--- has not ended.
+-- has not ended. The last reason of its failures, which are JSON, begins with the mark; a quote within a reason has a
+-- backslash before it.
 CREATE FUNCTION bide._in_transit(p_message bide.message) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
   SELECT p_message.state = DEAD_STATE
-     AND coalesce(p_message.failures, '') ~ E'"in transit by bide [^"]*"[^"]*\\]\\]$'
+     AND coalesce(p_message.failures, '') ~ E'[^\\\\]"in transit by bide ([^"\\\\]|\\\\.)*"[^"]*\\]\\]$'
 $$;
 
 -- A message, which must be locked, after a failed attempt: dead if `p_dies`, else ready again; with `p_final` it
