@@ -4,7 +4,6 @@ import asyncio
 import re
 import signal
 import sys
-import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from bide.worker.process.supervisor import Supervisor
 from tests.servers import free_port
 from tests.system.server.client import Client
 from tests.system.server.conftest import Serve, serve
-from tests.system.worker.processes import put, said, wait_for, worker
+from tests.system.worker.processes import health, put, said, wait_for, worker
 from tests.test_threads import SOURCE, modules_with
 
 __all__ = ["serve"]
@@ -242,9 +241,8 @@ def test_the_tasks_of_a_worker_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
     port = free_port()
 
     def restarted() -> set[str]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as answer:
-            text = answer.read().decode()
-        return set(re.findall(r"^restarts of (\S+): \d+$", text, re.MULTILINE))
+        lines = health(port)
+        return set(re.findall(r"^restarts of (\S+): \d+$", lines, re.MULTILINE))
 
     with worker(tmp_path, FALLIBLE, "--health-port", str(port)) as process:
         wait_for(said(tmp_path, "at work on q"), tmp_path)

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,6 +92,16 @@ def wait_for(condition: Callable[[], object], folder: Path | None = None) -> Non
         told = log(folder) if folder is not None else ""
         assert time.monotonic() < deadline, f"it did not come to pass\n{told}"
         time.sleep(0.01)
+
+
+def health(port: int) -> str:
+    """Return what the health port says, whether the supervisor has heard that all are ready."""
+    try:
+        answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=BOUND)
+    except urllib.error.HTTPError as not_ready:
+        answer = not_ready
+    with answer:
+        return str(answer.read().decode())
 
 
 def put(folder: Path, **body: float) -> None:

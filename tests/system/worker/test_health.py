@@ -29,6 +29,7 @@ from tests.system.worker.processes import (
     APP,
     BOUND,
     children,
+    health,
     log,
     put,
     said,
@@ -149,32 +150,28 @@ async def fail(body: dict) -> None:
 
 @pytest.mark.process
 def test_a_worker_shows_lost_notifications_and_threads_that_died(tmp_path: Path) -> None:
-    health, metrics = free_port(), free_port()
+    port, metrics = free_port(), free_port()
     imports = (
         "from bide.lane.executor import EXECUTORS\nfrom bide.lane.lane_thread import LaneThread\n"
     )
-
-    def shown() -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{health}/", timeout=60) as answer:
-            return str(answer.read().decode())
 
     def scraped() -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=60) as answer:
             return str(answer.read().decode())
 
-    options = ["--health-port", str(health), "--metrics", str(metrics)]
+    options = ["--health-port", str(port), "--metrics", str(metrics)]
     with worker(tmp_path, imports + FALLIBLE, *options):
         wait_for(said(tmp_path, "at work on q, fail"), tmp_path)
         wait_for((tmp_path / "bide.db-bell").exists, tmp_path)
         with bide.Queue("fail", f"sqlite:///{tmp_path}/bide.db") as queue:
             queue.put({})
-            wait_for(lambda: "restarts of bide-lane: " in shown(), tmp_path)
+            wait_for(lambda: "restarts of bide-lane: " in health(port), tmp_path)
             assert 'bide_thread_restarts_total{thread="bide-lane"} ' in scraped()
             pipes = tmp_path / "bide.db-bell"
             shutil.rmtree(pipes)
             pipes.touch()  # else the process makes another pipe
             lost = "process 1: notifications are lost, so claims poll the store\n"
-            wait_for(lambda: lost in shown(), tmp_path)
+            wait_for(lambda: lost in health(port), tmp_path)
         put(tmp_path)
         wait_for(said(tmp_path, "VERSION ended"), tmp_path)
 
