@@ -83,6 +83,8 @@ class Mover:
         self._progress = progress
         self._seen_counts: object = None
         """What `_movable` returned before a pass that found nothing to move."""
+        self._lapsed = 0
+        """How many messages stay in the source whose lease is over, by the last pass."""
         self.moved = Moved(source.name)
         """What was done so far."""
 
@@ -113,7 +115,7 @@ class Mover:
 
         Also after a run that has not come to its end.
         """
-        self.moved.ends(self._source.counts())
+        self.moved.ends(self._source.counts(), self._lapsed)
         return self.moved
 
     def has_work(self) -> bool:
@@ -137,17 +139,17 @@ class Mover:
                 known = steps.known(untouched)
                 plan.stay(known)
                 plan.finished += len(free) - len(untouched)
-                count = len(untouched) - len(known)
-                if state == "dead":
-                    plan.dead += count
-                else:
-                    plan.moved += count
+                going = [message for message in untouched if message.id not in set(known)]
                 if state == "leased":
                     lapsed += len(free)
+                    # Its worker was asked to stop, and did not end it: it is cancelled.
+                    going = [message for message in going if message.stopping is None]
+                dead = sum(map(_is_dead, going))
+                plan.dead += dead
+                plan.moved += len(going) - dead
                 self._progress(len(free))
         plan.moved += plan.finished
-        plan.ends(self._source.counts())
-        plan.held = max(0, plan.held - lapsed)  # some may have been acked meanwhile
+        plan.ends(self._source.counts(), lapsed)
         plan.left = plan.known + plan.held
         return plan
 
@@ -178,11 +180,14 @@ class Mover:
         self.moved.known_ids, self.moved.unreadable_ids = [], []
         ways = (("next", steps.carry), ("leased", steps.carry), ("dead", steps.carry_letters))
         for state, carry in ways:
+            stayed_before = self.moved.known + self.moved.unreadable
             for page in islice(steps.pages(state, self._batch), most_pages):
                 free = self._without_held(page)
                 if free:
                     carry(free)
                     self._progress(len(free))
+            if state == "leased":
+                self._lapsed = self.moved.known + self.moved.unreadable - stayed_before
 
     def _without_held(self, page: list[Message]) -> list[Message]:
         """Return the messages of a page that no worker holds.
@@ -237,6 +242,15 @@ class Mover:
             until = source.paused_until
             command = msgspec.structs.replace(command, paused_until=until, **settings)
             self._target._execute(command)
+
+
+def _is_dead(message: Message) -> bool:
+    """Tell whether a message that no worker holds is dead, or is as soon as its lease is ended.
+
+    One that repeats does not die: its next claim decides of its run.
+    """
+    has_no_attempt = message.attempt >= message.attempts and not message.repeats
+    return message.state == "dead" or (message.state == "leased" and has_no_attempt)
 
 
 def _movable(counts: Counts) -> object:

@@ -243,9 +243,14 @@ class Moved(msgspec.Struct):
         self.unreadable += len(unreadable)
         self.unreadable_ids = [*self.unreadable_ids, *unreadable][:EXAMPLES]
 
-    def ends(self, counts: Counts) -> None:
-        """Note what is in the source at the end."""
-        self.held = counts.sizes.leased
+    def ends(self, counts: Counts, lapsed: int) -> None:
+        """Note what is in the source at the end.
+
+        Args:
+            counts: of the source.
+            lapsed: how many it counts as held whose lease is over: no worker holds them.
+        """
+        self.held = max(0, counts.sizes.leased - lapsed)  # some may have been acked meanwhile
         self.left = counts.sizes.total
         self.remembered = counts.kept
 
@@ -394,8 +399,14 @@ class _Changed(NamedTuple):
 
 
 def _as_letter(message: Message) -> Item:
-    """Return a dead letter as it is put into another queue, with the time of its death."""
-    return message.as_item(message.failures, message.ended)
+    """Return a dead letter as it is put into another queue, with the time of its death.
+
+    What is in transit expires when it would have; a dead letter has all of `expires` again.
+    """
+    item = message.as_item(message.failures, message.ended)
+    if not is_marked(message):
+        return item
+    return msgspec.structs.replace(item, expires=message.expires_elsewhere(dead=False))
 
 
 def _is_copy(found: Message | None, letter: Message) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import psycopg
 import pytest
 import redis
@@ -14,7 +15,8 @@ import redis
 import bide
 from bide import NewMessage
 from bide.engines.postgres.settings import read_url
-from bide.model.commands import Command, Configure, History, Put
+from bide.exports import to_line
+from bide.model.commands import Command, Configure, History, Purge, Put
 from bide.model.message import KEPT_FAILURES, MAX_ATTEMPTS, UNREADABLE, Failure, Item
 from bide.model.replies import Ends, Reply
 from bide.moving import Mover
@@ -294,6 +296,48 @@ def test_looking_counts_a_lease_that_is_over_as_a_run_moves_it(
     assert (plan.moved, plan.held, plan.left, plan.known) == (5, 1, 1, 0)
     moved = bide.move(old, new)
     assert (moved.moved, moved.held, moved.left) == (5, 1, 1)
+
+
+def test_looking_counts_what_the_end_of_a_lease_makes_of_a_message(
+    old: bide.Queue, new: bide.Queue, clock: FakeClock
+) -> None:
+    new.put(1, id="known")
+    old.put(1, id="known")
+    old.put(1, id="stopped")
+    old.put(1, id="worn out", attempts=1)
+    old.put(1, id="day by day", attempts=1, repeat=bide.Every("1d"))
+    clock.advance("1d")
+    assert len(old.claim(9, lease=1)) == 4
+    assert old.cancel("stopped", running=True).state == "stopping"
+    clock.advance(1)
+    plan = Mover(old, new).plan()
+    moved = bide.move(old, new)
+    for each in (plan, moved):  # one that repeats does not die
+        assert (each.moved, each.dead, each.known, each.held, each.left) == (1, 1, 1, 0, 1)
+
+
+def test_what_was_put_off_expires_when_it_would_have(
+    stores: Stores, old: bide.Queue, new: bide.Queue, clock: FakeClock
+) -> None:
+    def die(commands: Sequence[Command]) -> None:
+        """Die when the target has a copy."""
+        if any(isinstance(command, Purge) for command in commands):
+            raise Killed
+
+    old.put(1, id="a", expires="1h")
+    old.retry(old.claim(), delay="30m")
+    stores.engines["old"].before = die
+    with pytest.raises(Killed):
+        bide.move(old, new)
+    stores.engines["old"].before = lambda commands: None
+    copy = new.get("a")
+    assert copy is not None
+    line = msgspec.json.decode(to_line(copy))
+    clock.advance(16)
+    assert bide.move(old, new).finished == 1
+    message = new.get("a")
+    assert message is not None
+    assert message.expires == line["expires"] == 30 * 60 * 1000
 
 
 def test_looking_knows_what_an_earlier_run_left_in_transit(
