@@ -16,6 +16,7 @@ from bide.cli.rules import (
 )
 from bide.cli.store import CommandStore
 from bide.cli.times import iso, local, relative, when
+from bide.model.body import is_readable
 from bide.model.errors import UnreadableBody
 from bide.model.message import ATTEMPTS, Message
 from bide.model.replies import Outcome
@@ -82,7 +83,8 @@ def as_json(message: Message, **more: Any) -> dict[str, Any]:
     facts = {
         name: value for name, value in msgspec.structs.asdict(message).items() if value is not None
     }
-    is_json, data = facts.pop("json"), facts.pop("data")
+    data = facts.pop("data")
+    is_withheld = facts.pop("json") and not data  # by a server: the body is a part of it
     for name in ("secret", "rule", "run"):
         facts.pop(name, None)
     if message.successor is not None:
@@ -94,9 +96,10 @@ def as_json(message: Message, **more: Any) -> dict[str, Any]:
     facts |= more
     if failures:
         facts["failures"] = failures
-    if data or not is_json:  # a server may withhold the body
-        # JSON goes through as it is; bytes become base64.
-        facts["body" if is_json else "bytes"] = msgspec.Raw(data) if is_json else data
+    if message.json and is_readable(data):
+        facts["body"] = msgspec.Raw(data)  # as it is, digit by digit
+    elif not is_withheld:  # bytes, or JSON that no program can read
+        facts["bytes"] = data  # as base64
     return facts
 
 
@@ -107,7 +110,11 @@ def seen_version(message: Message) -> str | None:
 
 def body_line(message: Message) -> str:
     """Return a body on one line: as JSON, safe for a terminal; bytes as Python writes them."""
-    return escape_json(message.data.decode()) if message.json else repr(message.data)
+    return (
+        escape_json(message.data.decode(errors="backslashreplace"))
+        if message.json
+        else repr(message.data)
+    )
 
 
 def body_bytes(message: Message) -> bytes:

@@ -73,6 +73,7 @@ TEXT = 8
 COLUMN_GAP = 2
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 
 class Column(NamedTuple):
@@ -114,7 +115,8 @@ class Output:
         """Print a value as one line of JSON."""
         line = on_one_line(msgspec.json.encode(value)).decode()
         if not sys.stdout.encoding.lower().startswith("utf"):
-            line = json.dumps(msgspec.json.decode(line), separators=(",", ":"))  # all in ASCII
+            # Only strings have such characters. Numbers stay as they are, digit by digit.
+            line = _NOT_ASCII.sub(lambda match: json.dumps(match[0])[1:-1], line)
         sys.stdout.write((escape_json(line) if sys.stdout.isatty() else line) + "\n")
 
     def body(self, data: bytes, *, is_json: bool) -> None:

@@ -1,5 +1,6 @@
 """What only a real process shows: pipes, signals, commands that are run."""
 
+import base64
 import json
 import os
 import re
@@ -13,6 +14,9 @@ from pathlib import Path
 import pytest
 
 import bide
+from bide.model.commands import Put
+from bide.model.message import Item
+from bide.testing.hooks import execute
 from tests.effort import one_in
 from tests.system.cli.conftest import Bide, Shell
 from tests.waiting import until
@@ -70,6 +74,17 @@ def test_an_encoding_without_a_character_gets_an_escape(shell: Shell, orders: bi
     assert done.stdout.endswith('\t"é \\u8ba2\\u5355 \\U0001f600"\n')
     done = shell("bide get orders a --json", **latin)
     assert json.loads(done.stdout)["body"] == "é 订单 \U0001f600"
+
+
+def test_a_body_in_json_stays_as_it_is_in_any_encoding(shell: Shell, orders: bide.Queue) -> None:
+    body = '{"total":0.12345678901234567890,"é":1.50,"é":1e3}'
+    items = [Item("a", body.encode(), json=True), Item("unreadable", b"1e999", json=True)]
+    execute(orders, Put("orders", items))
+    for encoding, shown in (("utf-8", body), ("ascii", body.replace("é", "\\u00e9"))):
+        done = shell("bide get orders a --json", PYTHONIOENCODING=encoding)
+        assert (done.stderr, done.stdout.endswith(f'"body":{shown}}}\n')) == ("", True)
+        done = shell("bide get orders unreadable --json", PYTHONIOENCODING=encoding)
+        assert json.loads(done.stdout)["bytes"] == base64.b64encode(b"1e999").decode()
 
 
 def test_times_in_a_pipe_are_in_utc(shell: Shell, orders: bide.Queue) -> None:
