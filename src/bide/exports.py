@@ -175,7 +175,7 @@ def _item(text: str | bytes, number: int, max_body: int) -> Item:
             rule=line.rule,
             run=line.run,
         )
-    except (msgspec.DecodeError, InvalidArgument, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, InvalidArgument, UnicodeError, RecursionError) as error:
         raise InvalidArgument(
             f"line {number} is not a message of an export: {error}; the lines of earlier "
             "commits are in the queue, fix the line and import again"

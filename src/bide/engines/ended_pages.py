@@ -87,8 +87,8 @@ def ended_page(command: ListEnded, ends: Iterable[Ended | EndPosition]) -> Ended
 
     Args:
         command: what is asked for.
-        ends: the messages in order; then, if the store has not looked at all, the position up to
-            which it has looked.
+        ends: the messages in order; then, if the store did not come to the end of what it
+            remembers, the position up to which it has looked.
     """
     budget = Budget(command.max_bytes)
     messages: list[Ended] = []

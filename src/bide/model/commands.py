@@ -373,6 +373,7 @@ class BuryCommand(_Settle, frozen=True, tag="bury"):
 
     leases: _Leases = []
     reason: str = ""
+    """One that begins with `IN_TRANSIT` says that a move has the messages: they have no end."""
     ids: _Strings = []
 
     outcome_type: ClassVar[type[Outcome]] = BuryOutcome

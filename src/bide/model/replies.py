@@ -614,6 +614,7 @@ class Ends(msgspec.Struct, frozen=True, gc=False, tag="ends", omit_defaults=True
     """What is known of a message: its state if it is there, and how messages of its id ended."""
 
     state: State | None
+    """`None`: it is not there. "delayed" while a move or an import has it in transit."""
     ends: list[End]
     """The newest first."""
 

@@ -124,7 +124,7 @@ class Ledger:
                 break
             if self._to.get(self.route.token) is not None:
                 return True
-            self._check_has_no_copies()
+            self._check_nothing_elsewhere()
             self._delivery.ack()
         self._from.cancel(group=_NOTES)  # of ledgers that were cancelled to give their moves up
         far, facts = LATEST / 1000, {"queue": own_route.queue}
@@ -138,8 +138,8 @@ class Ledger:
         self._from.put(facts, id=_note_id(own_route.token), group=_NOTES, at=far)
         return False
 
-    def _check_has_no_copies(self) -> None:
-        """Check that the move of the ledger, which went to another store, has left nothing there.
+    def _check_nothing_elsewhere(self) -> None:
+        """Check that nothing is in transit to another store, to which the ledger's move went.
 
         Raises:
             AlreadyMoving: messages may be in transit to that store.

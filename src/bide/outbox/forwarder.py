@@ -292,12 +292,12 @@ def _grouped(rows: Sequence[Row]) -> tuple[Collection[list[Row]], dict[int, str]
 
 
 def _joined(rows: Sequence[Row], origin: Origin) -> cmd.Command:
-    """Return the one command of a group of rows; it names these rows.
+    """Return the one command of a group of rows.
 
-    Only puts are in a group of several: see `_grouped`.
+    It names these rows, unless it does the same when it is executed twice. Only puts are in a group
+    of several: see `_grouped`.
     """
     command = rows[0].command
-    # Commands of other kinds need no names of rows: executed twice, they do the same.
     if not isinstance(command, (cmd.Put, cmd.Cancel, cmd.Reschedule)):
         return command
     if isinstance(command, cmd.Put):

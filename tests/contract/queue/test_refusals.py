@@ -211,6 +211,10 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
             lambda q: q.load(['{"id": "a", "due": 1, "body": ' + "[" * 5_000 + "]" * 5_000 + "}"]),
             "line 1 is not a message of an export: (maximum recursion|body is nested too deeply)",
         ),
+        (
+            lambda q: q.load(['{"id": "a", "due": 1, "body": "\ud800"}']),
+            "line 1 is not a message of an export: .* surrogates not allowed",
+        ),
         (lambda q: q.ack([], iter([])), "results must be a list of 0: one result"),
         (lambda q: q.ack([], "ab"), "results must be a list of 0: one result"),
         (lambda q: q.put(1, at=10**400), "at=10+ is not between 1970 and 2100; that looks like"),
@@ -222,7 +226,7 @@ def test_a_body_of_exactly_the_limit_fits(orders: Any, make: Any) -> None:
         (lambda q: q.revive(delay=-1), "delay=-1 is negative"),
         (lambda q: q.revive(["a"], delay="40000d"), "past the year 2100"),
     ],
-    ids=[f"call {number}" for number in range(72)],
+    ids=[f"call {number}" for number in range(73)],
 )
 def test_other_calls_refuse(orders: Any, call: Any, text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):

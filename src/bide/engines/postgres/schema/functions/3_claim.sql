@@ -4,9 +4,11 @@
 -- Rows are in no order. Rows without data tell of messages that died as their last lease expired:
 -- `holder` had it. The last row has no id: its `due` is when to ask again (null: not before a put),
 -- its `token` the number of the claim, its `expires` how long the queue keeps results, and `exactly` the
--- server's clock. `p_waiter` names the caller among those that wait for messages; `p_sender`, `p_number` and `p_place`
--- say who has sent the claim, so that a repetition is found. If nothing was claimed, its `until` is when `p_waiter` wakes as far as others know; null
--- if it has to store that again.
+-- server's clock. If nothing was claimed, its `until` is when `p_waiter` wakes as far as others know; null if it has
+-- to store that again.
+--
+-- `p_waiter` names the caller among those that wait for messages. `p_sender`, `p_number` and `p_place` say who has
+-- sent the claim, so that a repetition is found.
 --
 -- `p_floor` is what the caller's last claim answered as `floor`, while it used the same connection:
 -- where to begin to look, so that rows which are deleted, but kept by an old snapshot, are not visited
