@@ -11,14 +11,25 @@ from bide.engines.redis import RedisEngine
 from bide.engines.redis.layout import shard_of
 from bide.model.commands import (
     Ack,
+    BuryCommand,
     Cancel,
     Claim,
+    CloseGroup,
+    Command,
     Configure,
     Count,
     Delete,
+    Edit,
     Lease,
+    Postpone,
+    Purge,
     Put,
     Queues,
+    Release,
+    ReopenGroup,
+    Reschedule,
+    RetryCommand,
+    Revive,
     Scan,
     Where,
 )
@@ -104,6 +115,51 @@ def test_a_queue_in_use_stays_known_among_many_others(
     server.hincrby("bide:{used#0}:meta", "change", -2)
     ask(engine, Count("used"))
     assert len(lost(caplog)) == 1
+
+
+CHANGES: dict[str, Callable[[Lease], Command]] = {
+    "put": lambda lease: put("q", "b"),
+    "claim": lambda lease: Claim("q", 1, HOUR, "w"),
+    "cancel": lambda lease: Cancel("q", ["a"]),
+    "cancel by a rule": lambda lease: Cancel("q", where=Where(group="g")),
+    "stop": lambda lease: Cancel("q", ["held"], running=True),
+    "stop by a rule": lambda lease: Cancel("q", where=Where(group="held"), running=True),
+    "reschedule": lambda lease: Reschedule("q", ["a"], delay=HOUR),
+    "postpone": lambda lease: Postpone("q", ["a"], dues=[NOW]),
+    "edit": lambda lease: Edit("q", ["a"], data=b"2"),
+    "set aside": lambda lease: BuryCommand("q", ids=["a"]),
+    "revive": lambda lease: Revive("q", ["dead"]),
+    "purge": lambda lease: Purge("q", "dead"),
+    "release": lambda lease: Release("q", ["held"]),
+    "ack": lambda lease: Ack("q", [lease]),
+    "retry": lambda lease: RetryCommand("q", [lease]),
+    "bury": lambda lease: BuryCommand("q", [lease]),
+    "close a group": lambda lease: CloseGroup("q", "h", HOUR),
+    "reopen a group": lambda lease: ReopenGroup("q", "shut"),
+    "configure": lambda lease: Configure("q", keep=HOUR),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_each_change_has_a_number(open_engine: Open, server: Any, kind: str) -> None:
+    engine = open_engine()
+
+    def number() -> int:
+        return int(server.hget("bide:{q#0}:meta", "change"))
+
+    ask(engine, Put("q", [Item("held", b"1", group="held")]))
+    token = ask(engine, Claim("q", 1, HOUR, "w")).token
+    ask(engine, put("q", "dead"))
+    ask(engine, BuryCommand("q", ids=["dead"]))
+    ask(engine, Put("q", [Item("a", b"1", group="g")]))
+    ask(engine, CloseGroup("q", "shut", HOUR))
+    before = number()
+    ask(engine, CHANGES[kind](Lease("held", token)))
+    steps = 2 if kind == "stop by a rule" else 1  # first what waits, then what is leased
+    assert number() >= before + steps
+    before = number()
+    ask(engine, Count("q"))
+    assert number() == before
 
 
 def test_an_empty_server_has_lost_all_and_is_used_again(

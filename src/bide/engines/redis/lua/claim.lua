@@ -136,11 +136,9 @@ local function compete(groups, g, bound)
   table.insert(groups, at, g)
 end
 
--- Looks at the first message in the line of a group; returns its entry there, member, id and record; nil if
--- it is not to be served: it was too late, or half a change.
-local function look(g)
-  local entry = head_of(g)
-  if not entry then return end
+-- Looks at the first message in the line of a group, whose entry there is given; returns the entry, member, id and
+-- record; nil if it is not to be served: it was too late, or half a change.
+local function look(g, entry)
   local member = sub(entry, #g.name + 17)
   local id = sub(member, ORDER + 1)
   local text = call('ZSCORE', READY, member) and call('HGET', RECORDS, id)
@@ -172,7 +170,7 @@ local function serve(most)
     local is_next = first and may_serve(g) and (not g.found or key_of(g, first) == g.key)
     g.found = false
     if is_next then
-      local entry, member, id, text = look(g)
+      local entry, member, id, text = look(g, first)
       if entry then
         room = room - #text - #id
         full = room < 0 and #ids > 0
