@@ -298,7 +298,7 @@ def test_each_alert_is_raised_and_no_other(tmp_path: Path) -> None:
 def test_each_alert_is_played() -> None:
     names = re.findall(r"alert: (\w+)", ALERTS.read_text())
     played = re.findall(r"alertname: (\w+)\n\s+exp_alerts:\n", PLAY.read_text())
-    assert sorted(names) == sorted(played)
+    assert set(names) == set(played)
 
 
 def test_the_metrics_exist() -> None:
