@@ -259,7 +259,7 @@ def _divide(rows: Sequence[Sequence[Any]], shards: int) -> list[_Lot]:
         shards: of how many the queue is made.
 
     Returns:
-        A lot for each call; one without messages if there are none.
+        A lot for each call; none if there are no messages.
     """
     lots: list[_Lot] = []
     latest: dict[int, _Lot] = {}  # of each shard
@@ -273,7 +273,7 @@ def _divide(rows: Sequence[Sequence[Any]], shards: int) -> list[_Lot]:
         lot.indexes[id] = index
         lot.words += row
         lot.size += size
-    return lots or [_Lot(0, {}, [])]
+    return lots
 
 
 class LotAnswers(NamedTuple):
@@ -306,8 +306,10 @@ def in_lots(
         shards: of how many the queue is made.
         first_place: the place of the first message of a put, among those of all shards.
     """
-    lots = _divide(rows, shards)
     origin: Origin | None = getattr(command, "origin", None)
+    lots = _divide(rows, shards)
+    if not lots:  # only a queue is made, or each shard forgets rows of an outbox
+        lots = [_Lot(shard, {}, []) for shard in range(1 if origin is None else shards)]
     calls = []
     begun: set[int] = set()  # shards with a call before the one at hand
     for lot in lots:

@@ -64,6 +64,12 @@ class ForwardCases:
         # One outbox numbers its rows: a row is of one command.
         assert driver.cancel("a", origin=origin("1")) == executed_before("a")
 
+    def test_a_put_of_nothing_forgets_the_rows_of_all_messages(self, driver: Driver) -> None:
+        ids, rows = "abcdefgh", "1 2 3 4 5 6 7 8"
+        assert all(put(driver, ids, rows, delay=HOUR))
+        assert driver.put(origin=origin("", before="9")) == []
+        assert done(put(driver, ids, rows, conflict="replace", delay=HOUR)) == [True] * 8
+
     def test_rows_before_one_are_forgotten(self, driver: Driver) -> None:
         other = driver.apart("other")
         for row in ("08", "09", "10"):
