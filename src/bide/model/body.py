@@ -2,12 +2,12 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, time, timedelta
 from decimal import Decimal
 from itertools import accumulate
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 import msgspec
@@ -303,54 +303,92 @@ def is_of_msgspec(value_type: Any) -> bool:
         >>> is_of_msgspec(list[int])
         True
     """
-    if hasattr(value_type, "model_validate_json"):  # pydantic, which need not be installed
+    if _is_model(value_type):
         return False
-    return not _has_checks_of_pydantic(value_type, set())
+    return not any(map(_is_checked_by_pydantic, _types_in(value_type, set())))
 
 
-def _has_checks_of_pydantic(annotation: Any, seen: set[type]) -> bool:
-    """Tell whether a type has checks of pydantic that msgspec would skip, at any depth.
+def _is_model(annotation: Any) -> bool:
+    """Tell whether a type is a model of pydantic, which need not be installed."""
+    return hasattr(annotation, "model_validate_json")
 
-    Those are dataclasses of pydantic, and its constraints in `Annotated`. A model of pydantic
-    inside is not among them: for that, msgspec calls `validate`.
+
+def _types_in(annotation: Any, seen: set[int]) -> Iterator[Any]:
+    """Yield a type and the types within it, at any depth, but for those within a pydantic model.
+
+    For a model, msgspec calls `validate`.
 
     Args:
         annotation: the type.
-        seen: classes that were looked at before; one may contain itself.
+        seen: the `id` of each that was yielded before; one may contain itself.
     """
-    if hasattr(annotation, "model_validate_json"):
+    if id(annotation) in seen:
+        return
+    seen.add(id(annotation))
+    yield annotation
+    if _is_model(annotation) or _is_base64_of_pydantic(annotation):
+        return
+    parts = [get_origin(annotation), *get_args(annotation)]
+    # What `NewType`, `type X = ...` and a `TypeVar` stand for.
+    names = ("__supertype__", "__value__", "__bound__")
+    parts += [getattr(annotation, name, None) for name in names]
+    parts += getattr(annotation, "__constraints__", ())
+    if isinstance(annotation, type):
+        with suppress(Exception):  # code of the user; msgspec says why it knows no such type
+            hints = get_type_hints(annotation, include_extras=True).values()
+            parts += [hint for hint in hints if ClassVar not in (hint, get_origin(hint))]
+    for part in parts:
+        if part is not None:
+            yield from _types_in(part, seen)
+
+
+def _metadata(annotation: Any) -> Sequence[Any]:
+    """Return what `Annotated` says of a type."""
+    return annotation.__metadata__ if get_origin(annotation) is Annotated else ()
+
+
+def _is_checked_by_pydantic(annotation: Any) -> bool:
+    """Tell whether msgspec would skip checks: of a dataclass of pydantic, or its constraints."""
+    if _is_model(annotation):
         return False
-    metadata = annotation.__metadata__ if get_origin(annotation) is Annotated else ()
-    packages = {type(element).__module__.partition(".")[0] for element in metadata}
+    packages = {type(element).__module__.partition(".")[0] for element in _metadata(annotation)}
     if packages & {"pydantic", "annotated_types"}:
         return True
-    parts = [get_origin(annotation), *get_args(annotation)]
-    # What `NewType` and `type X = ...` stand for.
-    parts += [getattr(annotation, name, None) for name in ("__supertype__", "__value__")]
-    if isinstance(annotation, type) and annotation not in seen:
-        seen.add(annotation)
-        if "__pydantic_validator__" in annotation.__dict__:
-            return True
-        with suppress(Exception):  # code of the user; msgspec says why it knows no such type
-            parts += get_type_hints(annotation, include_extras=True).values()
-    return any(_has_checks_of_pydantic(part, seen) for part in parts if part is not None)
+    # The attribute of the class itself: a plain subclass inherits it, and has no checks.
+    return isinstance(annotation, type) and "__pydantic_validator__" in annotation.__dict__
+
+
+def _is_base64_of_pydantic(annotation: Any) -> bool:
+    """Tell whether a type is bytes that pydantic reads as msgspec writes them, as `Base64Bytes`."""
+    return any(type(element).__name__ == "EncodedBytes" for element in _metadata(annotation))
 
 
 def decoder_of(value_type: Any) -> Callable[[bytes], Any]:
     """Return a function that decodes JSON into a type: of pydantic, or one that msgspec knows.
 
     Raises:
-        TypeError: neither knows it, or it has checks of pydantic within a type that is unknown to
-            pydantic.
+        TypeError: neither knows it, or pydantic is to check a part of it and knows another part not
+            at all, or in another way than msgspec, which encodes it.
     """
     decode: Callable[[bytes], Any]
     if is_of_msgspec(value_type):
         decode = msgspec.json.Decoder(value_type, dec_hook=validate).decode
-    elif hasattr(value_type, "model_validate_json"):  # a model of pydantic
+    elif _is_model(value_type):
         decode = value_type.model_validate_json
     else:
         from pydantic import PydanticUserError, TypeAdapter
 
+        for part in _types_in(value_type, set()):
+            if part in (bytes, bytearray, memoryview):
+                raise TypeError(
+                    f"pydantic is to check a part of it, and reads {part.__name__} not as they are "
+                    "put: as base64; annotate them with pydantic.Base64Bytes"
+                )
+            if any(isinstance(element, msgspec.Meta) for element in _metadata(part)):
+                raise TypeError(
+                    "pydantic is to check a part of it, and ignores msgspec.Meta; use "
+                    "pydantic.Field instead"
+                )
         try:
             decode = TypeAdapter(value_type).validate_json
         except PydanticUserError as error:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from inspect import iscoroutinefunction
 from types import ModuleType, SimpleNamespace
-from typing import Annotated, Any, NamedTuple, NewType, Optional, Self, TypedDict
+from typing import Annotated, Any, ClassVar, NamedTuple, NewType, Optional, Self, TypedDict
 
 import msgspec
 import pydantic
@@ -170,6 +170,40 @@ class StructHolding(msgspec.Struct):
 def test_a_type_whose_checks_nobody_can_make_is_refused(kind: Any) -> None:
     with pytest.raises(bide.InvalidArgument, match="pydantic is to check a part of it, and cannot"):
         decoder(kind, "f")
+
+
+@dataclasses.dataclass
+class HoldingBytes(Holding):
+    picture: bytes = b""
+
+
+@dataclasses.dataclass
+class HoldingBase64(Holding):
+    picture: pydantic.Base64Bytes = b""
+
+
+@dataclasses.dataclass
+class HoldingMeta(Holding):
+    name: Annotated[str, msgspec.Meta(max_length=3)] = ""
+
+
+class StructOfKinds(msgspec.Struct):
+    kinds: ClassVar[dict[str, Checked]] = {}
+    picture: bytes = b""
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [(HoldingBytes, "pydantic.Base64Bytes"), (HoldingMeta, "pydantic.Field instead")],
+)
+def test_what_pydantic_would_read_otherwise_is_refused(kind: Any, reason: str) -> None:
+    with pytest.raises(bide.InvalidArgument, match=reason):
+        decoder(list[kind], "f")
+
+
+@pytest.mark.parametrize("value", [HoldingBase64(Checked(1), b"hello"), StructOfKinds(b"hello")])
+def test_bytes_come_as_they_were_put(value: Any) -> None:
+    assert decoder(type(value), "f")(claimed(value).message).picture == b"hello"
 
 
 class ModelWithin(pydantic.BaseModel):

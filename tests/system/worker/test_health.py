@@ -21,6 +21,7 @@ from bide.model.commands import Put, Scan
 from bide.model.replies import Page
 from bide.observing.heartbeat import REGISTER, Report, read
 from bide.observing.metrics import MetricsServer
+from bide.worker.process import supervisor as supervising
 from bide.worker.process.health import notify, update_health_file, watchdog_seconds
 from bide.worker.process.processes import ProcessReport
 from bide.worker.process.supervisor import Supervisor
@@ -182,6 +183,23 @@ def test_a_supervisor_that_has_not_begun_is_not_well() -> None:
         assert supervisor.trouble() == "process 1 is not ready"
         supervisor.stop()
         assert supervisor.trouble() == "stopping"
+
+    asyncio.run(story())
+
+
+@pytest.mark.process
+def test_a_process_that_does_not_get_ready_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(supervising, "SLOW", 0.0)
+
+    async def story() -> None:
+        supervisor = Supervisor([sys.executable, "-c", "import time; time.sleep(60)"])
+        running = asyncio.create_task(supervisor.run())
+        await until(lambda: "the new process 1 is not ready after " in caplog.text)
+        supervisor.stop()
+        supervisor.stop()
+        await running
 
     asyncio.run(story())
 

@@ -93,7 +93,7 @@ class ProcessSlot:
     again: float = 0.0
     """When the next attempt to replace a stuck process may begin."""
     warn_at: float = 0.0
-    """When a warning says that the fresh process is not ready yet."""
+    """When a warning says that the process which was started last is not ready yet."""
     deaths: int = 0
     """How many processes in a row have died early."""
 
@@ -306,12 +306,14 @@ class Supervisor:
             self._died(slot, dead)
         if slot.fresh is not None:
             self._tend_fresh(slot, slot.fresh)
+        for process in (slot.process, slot.fresh):
+            if process is not None and not process.ready:
+                _warn_if_slow(slot, process)
         if not self._stopping and slot.fresh is None:
             self._fill(slot)
 
     def _tend_fresh(self, slot: ProcessSlot, fresh: Process) -> None:
-        """Put a fresh process to work once it is ready, note its death, or warn that it is slow."""
-        now = time.monotonic()
+        """Put a fresh process to work once it is ready, or note its death."""
         if fresh.over.done():
             slot.fresh = None
             if not fresh.end_requests:
@@ -323,10 +325,6 @@ class Supervisor:
                 self._end(replaced)
                 if self.folder is not None:  # who edits code does not want to wait for the grace
                     self._end(replaced)
-        elif now >= slot.warn_at:
-            slot.warn_at = now + SLOW
-            lived = now - fresh.began
-            _log.warning("the new process %d is not ready after %.0f s", slot.number, lived)
 
     def _fill(self, slot: ProcessSlot) -> None:
         """Start the process of an empty slot, or one that will replace the process at work."""
@@ -335,6 +333,7 @@ class Supervisor:
             may_start = slot.number == 1 or self._has_been_ready or now >= self._began_at + FIRST
             if may_start and now >= slot.start_at:
                 slot.process, slot.wanted = self.start_process(slot.number), False
+                slot.warn_at = now + SLOW
             return
         if slot.process.report.stuck and now >= slot.again and not slot.wanted:
             _log.error("process %d is replaced: %s", slot.number, _stuck(slot.process))
@@ -462,6 +461,19 @@ def _ends_with_terminal() -> bool:
         return False
     standard_streams = 0, 1, 2
     return any(os.isatty(descriptor) for descriptor in standard_streams)
+
+
+def _warn_if_slow(slot: ProcessSlot, process: Process) -> None:
+    """Warn that a process is not ready yet, and again when twice the time has passed.
+
+    Nothing else tells of one that hangs while it starts: it may load a large model, or wait for the
+    store, so that is no reason to kill it.
+    """
+    now = time.monotonic()
+    if now >= slot.warn_at:
+        lived = now - process.began
+        slot.warn_at = now + max(SLOW, lived)
+        _log.warning("the new process %d is not ready after %.0f s", slot.number, lived)
 
 
 def _stuck(process: Process) -> str:
