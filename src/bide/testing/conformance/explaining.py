@@ -1,6 +1,8 @@
 # ruff: noqa: D102  (the name of each case says what it checks)
 """Explain: what an engine knows about the place of a message."""
 
+import pytest
+
 from bide.model.rank import PROMOTE
 from bide.model.replies import AHEAD, PAUSES, Explained, Limited, Pause
 from bide.model.times import interval
@@ -114,6 +116,14 @@ class LimitReportCases:
         driver.explains("z", limited=None)
         driver.configure(limit=0, group_limit=0, rate=0, group_rate=0)
         driver.explains("a2", limited=None)
+
+    @pytest.mark.parametrize("limit", [1, 2])
+    def test_a_limit_holds_nothing_once_a_lease_has_ended(self, driver: Driver, limit: int) -> None:
+        limited(driver, "a1 b1 c1 -1", limit=limit)
+        first, *_ = driver.hold()
+        driver.explains("-1", limited=Limited("limit", limit, limit))
+        driver.ack(first)  # no claim has seen that yet
+        driver.explains("-1", limited=None)
 
     def test_of_a_limited_queue_the_group_is_what_is_ahead(self, driver: Driver) -> None:
         driver.configure(group_limit=1)
