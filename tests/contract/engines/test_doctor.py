@@ -18,7 +18,7 @@ import pytest
 import redis
 
 import bide
-from bide.engines.findings import EXAMPLES, LONGEST, Finding, examine
+from bide.engines.findings import EXAMPLES, Finding, examine
 from bide.engines.postgres.settings import read_url
 from bide.engines.redis.layout import ended_key, records_key, shard_of, slot_of
 from bide.engines.sqlite import doctor as sqlite_doctor
@@ -29,7 +29,7 @@ from tests.sentinels import SentinelGroup
 from tests.servers import RedisServer
 
 
-def told(url: str, longest: float = LONGEST) -> dict[str, str]:
+def told(url: str, longest: float = inf) -> dict[str, str]:
     """Return what was found, and how bad it is."""
     found = examine(url, longest)
     assert all(one.loss and one.fix for one in found)
@@ -132,7 +132,7 @@ def test_a_file_that_is_too_large_to_be_checked(file: Path) -> None:
     with bide.Queue("q", f"sqlite:///{file}") as queue:
         queue.put_many(bide.NewMessage(body="x" * 300) for _ in range(2_000))
     assert level(told(f"sqlite:///{file}", -1), "too large to be checked") == "warning"
-    assert level(told(f"sqlite:///{file}", inf), "too large to be checked") is None
+    assert level(told(f"sqlite:///{file}"), "too large to be checked") is None
 
 
 def test_what_was_found_in_a_file_before_the_time_ended_is_told(
@@ -334,7 +334,7 @@ def test_postgres_that_is_set_up_dangerously(
 
 def test_what_a_slot_without_a_reader_means(mine: PostgresServer) -> None:
     def slot(wal: str) -> Finding:
-        return next(one for one in examine(mine.url, LONGEST) if f"(WAL: {wal})" in one.what)
+        return next(one for one in examine(mine.url, inf) if f"(WAL: {wal})" in one.what)
 
     with mine.client() as client:
         client.execute("SELECT pg_create_physical_replication_slot('idle')")
@@ -462,7 +462,7 @@ def test_some_of_many_messages_that_cannot_be_read_are_named(kind: str, server: 
 
 def test_a_server_with_too_many_messages_to_be_checked(server: str) -> None:
     assert level(told(server, -1), "is too large to be checked for damage") == "warning"
-    assert level(told(server, inf), "is too large to be checked for damage") is None
+    assert level(told(server), "is too large to be checked for damage") is None
 
 
 def test_the_time_ends_at_queues_without_messages(redis_url: Callable[[], str]) -> None:
@@ -472,7 +472,7 @@ def test_the_time_ends_at_queues_without_messages(redis_url: Callable[[], str]) 
             queue.put(1, id="a")
             queue.cancel("a")
     assert level(told(url, -1), "is too large to be checked for damage") == "warning"
-    assert level(told(url, inf), "is too large to be checked for damage") is None
+    assert level(told(url), "is too large to be checked for damage") is None
 
 
 def test_a_server_without_a_store_stays_without_one(redis_url: Callable[[], str]) -> None:
