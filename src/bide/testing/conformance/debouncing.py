@@ -124,6 +124,14 @@ class DebounceCases:
         assert driver.get("a").successor is not None
         assert driver.get("b").successor is None
 
+    def test_a_cancel_takes_the_successor_of_its_message_alone(self, driver: Driver) -> None:
+        driver.put("a", "b")
+        driver.hold()
+        driver.put("a", "b", on_conflict="replace", delay=50, latest=50)
+        driver.cancel("a")
+        assert driver.get("a").successor is None
+        assert driver.get("b").successor is not None
+
     def test_a_last_attempt_that_fails_counts_and_the_successor_waits(self, driver: Driver) -> None:
         held = put_and_claim(driver, attempts=1)
         put(driver, b"2")

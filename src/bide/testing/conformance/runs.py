@@ -331,6 +331,14 @@ class RunCases:
         assert [len(driver.get(id).failures) for id in "ab"] == [0, 1]
         assert [message.attempt for message in driver.claim().messages] == [1, 2]
 
+    def test_a_message_that_never_repeated_keeps_its_attempts(self, driver: Driver) -> None:
+        driver.put("a", attempts=2)
+        driver.retry(*driver.hold(), reason="no")
+        driver.edit("a", attempts=1)
+        driver.edit("a", rule=None, run=None)
+        message = driver.get("a")
+        assert (message.attempt, len(message.failures)) == (1, 1)
+
     def test_a_put_replaces_the_rule(self, driver: Driver) -> None:
         driver.put("a", delay=5, **SERIES)
         driver.replace("a", delay=5, rule=OTHER_RULE, run=FIRST)
