@@ -266,9 +266,12 @@ class ClosingCases:
         assert listed(driver.apart("q3")).groups == []
 
     def test_a_deleted_queue_forgets_its_closed_groups(self, driver: Driver) -> None:
+        other = driver.apart("other")
         close(driver, "g")
+        close(other, "g")
         assert driver.delete().done
         assert done(driver.put("a", group="g")) == [True]
+        assert [closed.group for closed in listed(other).groups] == ["g"]
 
     def test_marks_that_are_over_are_deleted(self, driver: Driver) -> None:
         for number in range(5):

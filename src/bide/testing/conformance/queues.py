@@ -73,6 +73,11 @@ class QueueCases:
         assert bare.purge(state) == Affected(1)
         assert bare.counts().flow.purged == cmd.BULK + 1
 
+    def test_purge_finds_a_dead_letter_beside_many_of_another_queue(self, bare: Driver) -> None:
+        bare.apart("other").put(*numbered(cmd.BULK + 1), died=START)
+        bare.put("z", died=START + 1)
+        assert bare.purge("dead") == Affected(1)
+
     @pytest.mark.parametrize("state", ["ready", "delayed"])
     def test_purge_parts_due_and_delayed_messages(self, driver: Driver, state: State) -> None:
         for delay in (0, 1, 2):
