@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
@@ -253,35 +253,20 @@ async def _question(
     view: PageView, action: str, ids: list[str], where: cmd.Where | None
 ) -> HtmlPage:
     """Return the page that asks whether an action is meant, with the first messages."""
-    full_name = view.queue()
-    includes_held = action == "cancel" and _includes_held(view)
+    stops_running_work = action == "cancel" and _includes_held(view)
     if where is None:
-        count = len(ids)
-        reply = await view.store.ask(
-            replies.Found, cmd.Find(full_name, ids[:PREVIEW_COUNT], max_bytes=READ_BYTES)
-        )
-        first = [message for message in reply.messages if message is not None]
+        preview = await _preview_of_ids(view, ids)
     elif action == "reschedule":
-        preview = preview_reschedule(full_name, where, READ_BYTES)
-        count, movable = await view.store.run(preview)
-        first = movable[:PREVIEW_COUNT]
+        count, movable = await view.store.run(preview_reschedule(view.queue(), where, READ_BYTES))
+        preview = _Preview(count, movable[:PREVIEW_COUNT], max(0, count - PREVIEW_COUNT))
     else:
-        dry_run = cmd.Cancel(full_name, where=where, dry_run=True, running=includes_held)
-        count = (await view.store.ask(replies.Affected, dry_run)).count
-        scan = cmd.Scan(full_name, None, where, limit=PREVIEW_COUNT, max_bytes=READ_BYTES)
-        page = await view.store.ask(replies.Page, scan)
-        first = [
-            message
-            for message in page.messages
-            if message.state in ("delayed", "ready")
-            or (includes_held and message.state == "leased" and message.stopping is None)
-        ]
-    summaries = [summary_of(message, view.shown) for message in first]
+        preview = await _preview_of_cancel(view, where, running=stops_running_work)
+    summaries = [summary_of(message, view.shown) for message in preview.first]
     shown_bodies = sum(1 for summary in summaries if summary.preview)
     view.log_shown_bodies(view.request.get("queue"), shown_bodies)
     # The form is sent again with the answer.
     fields = [(name, value) for name, values in view.request.form.items() for value in values]
-    if view.request.get("by"):
+    if view.request.get("by"):  # what dies after this moment is left out: see `_ids_of_kind`
         fields.append(("until", str(view.now)))
     return HtmlPage(
         "confirm.html",
@@ -289,14 +274,47 @@ async def _question(
             "action": action,
             "queue": view.request.get("queue"),
             "first": summaries,
-            "count": count,
-            "more": max(0, count - len(first)),
+            "count": preview.total,
+            "more": preview.more,
             "fields": fields,
             "most": MOST_CHANGED,
-            "undoable": action in UNDOABLE_ACTIONS and not includes_held,
+            "undoable": action in UNDOABLE_ACTIONS and not stops_running_work,
             "back": _back(view),
         },
     )
+
+
+class _Preview(NamedTuple):
+    """What an action would change."""
+
+    total: int
+    """The number of messages."""
+    first: list[Message]
+    """The first of them that are there."""
+    more: int
+    """How many there are behind those that were looked at."""
+
+
+async def _preview_of_ids(view: PageView, ids: list[str]) -> _Preview:
+    """Return the preview of an action on messages by id."""
+    find = cmd.Find(view.queue(), ids[:PREVIEW_COUNT], max_bytes=READ_BYTES)
+    found = await view.store.ask(replies.Found, find)
+    first = [message for message in found.messages if message is not None]
+    return _Preview(len(ids), first, len(ids[PREVIEW_COUNT:]))
+
+
+async def _preview_of_cancel(view: PageView, where: cmd.Where, *, running: bool) -> _Preview:
+    """Return the preview of a cancel by a rule; `running`: also of what workers hold."""
+    queue = view.queue()
+    dry_run = cmd.Cancel(queue, where=where, dry_run=True, running=running)
+    count = (await view.store.ask(replies.Affected, dry_run)).count
+    first: list[Message] = []
+    for state in ("next", "leased") if running else ("next",):
+        scan = cmd.Scan(queue, state, where, limit=PREVIEW_COUNT, max_bytes=READ_BYTES)
+        page = await view.store.ask(replies.Page, scan)
+        first += [message for message in page.messages if message.stopping is None]
+    first = first[:PREVIEW_COUNT]
+    return _Preview(count, first, max(0, count - len(first)))
 
 
 async def _ids_of_kind(view: PageView) -> list[str]:

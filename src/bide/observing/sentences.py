@@ -86,15 +86,17 @@ class Opening(NamedTuple):
         Example:
             >>> Opening(0, "Europe/Berlin", 0).in_words("en")
             'Thursday 01:00'
+            >>> Opening(0, "Zone/UnknownHere", 0).in_words("en")
+            'Thursday 00:00 UTC'
         """
         try:
-            zone = zone_of(self.timezone)
+            zone, zone_name = zone_of(self.timezone), ""
         except InvalidArgument:  # the worker has other time zones
-            zone = zone_of("UTC")
+            zone, zone_name = zone_of("UTC"), " UTC"
         local = datetime.fromtimestamp(self.moment / 1000, zone)
         day = render(f"weekday {local.weekday()}", {}, language)
         date = f" {local:%Y-%m-%d}" if self.moment - self.now >= SOON else ""
-        return f"{day}{date} {local:%H:%M}"
+        return f"{day}{date} {local:%H:%M}{zone_name}"
 
 
 def window_in_words(window: Window, language: str = "en") -> str:

@@ -258,6 +258,31 @@ def test_what_cannot_be_done_is_said(ann: Visitor, orders: bide.Queue) -> None:
     assert "gone is not in the queue" in reply.text
 
 
+def test_the_question_shows_what_a_rule_cancels(ann: Visitor, orders: bide.Queue) -> None:
+    bury(orders, *[(f"dead-{n:02}", "KeyError") for n in range(12)])
+    orders.put_many([bide.NewMessage(1, id=f"held-{n:02}") for n in range(12)])
+    orders.claim(12)
+    orders.put(1, id="waits", delay=60)
+    rule = {"by": "rule", "after": "2001-01-01T00:00"}
+    question = ann.do("cancel", queue="orders", **rule)
+    assert "Messages of orders: 1" in question.text
+    assert ">waits<" in question.text
+    assert not re.search("dead-|held-|more", question.text)
+    question = ann.do("cancel", queue="orders", running="1", **rule)
+    assert "Messages of orders: 13" in question.text
+    assert question.text.count(">held-") == 9
+    assert "and 3 more" in question.text
+
+
+def test_the_question_counts_no_message_that_is_gone_as_one_more(
+    ann: Visitor, orders: bide.Queue
+) -> None:
+    orders.put_many([bide.NewMessage(1, id=id, delay=60) for id in "ab"])
+    question = ann.do("cancel", queue="orders", id=["a", "b", "gone"])
+    assert ">b<" in question.text
+    assert "more" not in question.text
+
+
 def test_dead_letters_of_one_error_are_revived(ann: Visitor, orders: bide.Queue) -> None:
     bury(orders, *[(f"a-{n}", f"TimeoutError: after {n} s") for n in range(30)], ("b", "KeyError"))
     kind = {"by": "error", "kind": "TimeoutError: after # s"}

@@ -91,7 +91,10 @@ def _mounts() -> list[tuple[str, str]]:
 def _surroundings(path: Path, options: dict[str, list[str]]) -> list[Finding]:
     """Check the place of the file, its permissions, and how it is written."""
     mounts = [(point, kind) for point, kind in _mounts() if path.is_relative_to(point)]
-    _, file_system = max(mounts, key=lambda mount: len(mount[0]), default=("", ""))  # the innermost
+    # The innermost; of several at one point the last, which covers the others: an automounted drive
+    # has two.
+    innermost = max(reversed(mounts), key=lambda mount: len(mount[0]), default=("", ""))
+    _, file_system = innermost
     status, folder_mode = path.stat(), stat.S_IMODE(path.parent.stat().st_mode)
     free, size = shutil.disk_usage(path.parent).free, status.st_size
     writes_ahead = _writes_ahead(path)

@@ -467,16 +467,17 @@ class Quotas:
                 self._refused_until[namespace] = now + seconds_until_zero
 
     def may_carry(self, namespace: str | None) -> None:
-        """Admit a request, unless the namespace has transferred too many bytes.
+        """Check that a namespace has not transferred too many bytes.
 
         Raises:
             Problem: it has; the text says when to try again.
         """
         wait = self._refused_until.get(namespace, NEVER) - time.monotonic()
-        if wait <= 0:
+        # It may have no rate any more: the server needs no tokens since.
+        rate = self.of(namespace).byte_rate if wait > 0 else None
+        if rate is None:
             self._refused_until.pop(namespace, None)
             return
-        rate = self.of(namespace).byte_rate
         raise Problem(
             "rate-limited",
             f"requests and answers of the namespace may take {rate:,g} bytes a second; try again "
