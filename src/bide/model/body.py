@@ -305,7 +305,7 @@ def is_of_msgspec(value_type: Any) -> bool:
     """
     if _is_model(value_type):
         return False
-    return not any(map(_is_checked_by_pydantic, _types_in(value_type, set())))
+    return not any(map(_is_checked_by_pydantic, _types_in(value_type, {})))
 
 
 def _is_model(annotation: Any) -> bool:
@@ -313,18 +313,19 @@ def _is_model(annotation: Any) -> bool:
     return hasattr(annotation, "model_validate_json")
 
 
-def _types_in(annotation: Any, seen: set[int]) -> Iterator[Any]:
+def _types_in(annotation: Any, seen: dict[int, Any]) -> Iterator[Any]:
     """Yield a type and the types within it, at any depth, but for those within a pydantic model.
 
     For a model, msgspec calls `validate`.
 
     Args:
         annotation: the type.
-        seen: the `id` of each that was yielded before; one may contain itself.
+        seen: those that were yielded before, by their `id`; one may contain itself. It also keeps
+            them: another type must not get the `id` of one that is gone.
     """
     if id(annotation) in seen:
         return
-    seen.add(id(annotation))
+    seen[id(annotation)] = annotation
     yield annotation
     if _is_model(annotation) or _is_base64_of_pydantic(annotation):
         return
@@ -378,7 +379,7 @@ def decoder_of(value_type: Any) -> Callable[[bytes], Any]:
     else:
         from pydantic import PydanticUserError, TypeAdapter
 
-        for part in _types_in(value_type, set()):
+        for part in _types_in(value_type, {}):
             if part in (bytes, bytearray, memoryview):
                 raise TypeError(
                     f"pydantic is to check a part of it, and reads {part.__name__} not as they are "

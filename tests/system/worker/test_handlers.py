@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import dataclasses
 import functools
+import random
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -23,6 +24,7 @@ import bide
 from bide.consuming.handler import Unfit, decoder, make_handler
 from bide.consuming.handling import Handler, Handling
 from bide.consuming.run import HandlerRunner
+from bide.model.body import is_of_msgspec
 from bide.model.commands import Ack
 from bide.model.message import Message
 from tests.system.worker.processes import BOUND
@@ -160,6 +162,37 @@ def test_checks_of_pydantic_hold_within_other_types(kind: Any, body: Any) -> Non
         decoder(kind, "f")(claimed(body).message)
     valid = msgspec.json.decode(msgspec.json.encode(body).replace(b"-1", b"1"))
     assert "1" in str(decoder(kind, "f")(claimed(valid).message))
+
+
+Positive = Annotated[int, pydantic.Field(gt=0)]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_checks_of_pydantic_are_found_among_types_that_are_evaluated_anew(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What strings in annotations stand for is another object each time, and is freed."""
+    chance = random.Random(seed)
+    kinds = [
+        "list[str]",
+        "list[int]",
+        "str",
+        "tuple[int,...]",
+        "set[str]",
+        "dict[str,int]",
+        "list[list[int]]",
+    ]
+    module = sys.modules[__name__]
+    for name in "ABCD":
+        fields = [(f"f{n}", chance.choice(kinds)) for n in range(chance.randint(1, 4))]
+        if name == "D":
+            fields = [("checked", "list[Positive]")]
+        made = dataclasses.make_dataclass(name, fields)
+        made.__module__ = __name__
+        monkeypatch.setattr(module, name, made, raising=False)
+    order = dataclasses.make_dataclass("Order", zip("abcd", "ABCD", strict=True))
+    order.__module__ = __name__
+    assert not is_of_msgspec(order)
 
 
 class StructHolding(msgspec.Struct):
