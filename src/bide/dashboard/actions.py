@@ -212,7 +212,11 @@ def _needs_confirmation(
 
 
 def _page_after(view: PageView, action: str, result: Result) -> HtmlPage | Redirect:
-    """Return what the visitor sees after an action: usually the page that the form was on."""
+    """Return what the visitor sees after an action.
+
+    That is the page that it made, or what it could not change. Else it is the page that the form
+    was on: the parameters of its URL say what was done, see `RESULT_PARAMETERS`.
+    """
     if result.page is not None:
         return result.page
     if result.refused:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from bide.dashboard.access import ACTIONS, Access
 from bide.dashboard.app import Dashboard
-from bide.lane.first_contact import lane_when_there, made_by_others
+from bide.lane.first_contact import lane_when_there, wait_for_file
 from bide.queue.arguments import user_name
 from bide.server.access.foreign_pages import refuse_foreign_hosts
 from bide.server.app import ServerApp
@@ -85,7 +85,7 @@ def run(
 
 async def _store_is_there(url: str) -> Literal[True]:
     """Wait for the store: a dashboard makes none, since the user may be in the wrong folder."""
-    await made_by_others(url)
+    await wait_for_file(url)
     async with lane_when_there(url):
         return True
 

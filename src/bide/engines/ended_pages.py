@@ -92,16 +92,16 @@ def ended_page(command: ListEnded, ends: Iterable[Ended | EndPosition]) -> Ended
     """
     budget = Budget(command.max_bytes)
     messages: list[Ended] = []
-    behind = EndPosition()
+    last_taken = EndPosition()
     for ended in ends:
         if isinstance(ended, EndPosition):  # there may be more behind it
             return EndedPage(messages, str(ended))
         if not budget.takes(size_of_ended(ended)):
-            return EndedPage(messages, str(behind))
+            return EndedPage(messages, str(last_taken))
         messages.append(ended)
-        behind = EndPosition.of(ended)
+        last_taken = EndPosition.of(ended)
         if len(messages) == command.limit:
-            return EndedPage(messages, str(behind))
+            return EndedPage(messages, str(last_taken))
     return EndedPage(messages, None)
 
 

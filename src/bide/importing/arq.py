@@ -38,7 +38,7 @@ class ArqSource(SourceQueue):
         return [Place(self.queue.encode(), "zset")]
 
     def content(self, entry: SourceEntry) -> list[Sequence[Any]]:
-        """Read the job, and whether a worker has it."""
+        """Return the commands that read the job, and whether a worker has it."""
         [job_key] = self.keys(entry)
         return [
             ("GET", job_key),

@@ -67,7 +67,7 @@ class BullMQSource(SourceQueue):
         ]
 
     def content(self, entry: SourceEntry) -> list[Sequence[Any]]:
-        """Read the job."""
+        """Return the command that reads the job."""
         return [("HGETALL", self.keys(entry)[0])]
 
     def keys(self, entry: SourceEntry) -> list[bytes]:

@@ -76,7 +76,7 @@ class HueySource(SourceQueue):
         return [Place(f"{_SCHEDULE}{self._name}".encode(), "zset"), waiting]
 
     def content(self, entry: SourceEntry) -> list[Sequence[Any]]:
-        """Read whether the task was revoked, alone or with all of its function."""
+        """Return the commands that tell if the task was revoked, alone or with its function."""
         try:
             message = self._message(entry)
         except (NotTakenOver, Pickled):

@@ -58,7 +58,7 @@ class RQSource(SourceQueue):
         ]
 
     def content(self, entry: SourceEntry) -> list[Sequence[Any]]:
-        """Read the job, whether others wait for it, and how long Redis keeps it: for its `ttl`."""
+        """Return the commands that read the job, whether others wait for it, and its `ttl`."""
         [job_key] = self.keys(entry)
         return [("HGETALL", job_key), ("EXISTS", job_key + b":dependents"), ("PTTL", job_key)]
 

@@ -144,8 +144,8 @@ def missing_file(url: str) -> Path | None:
     return None
 
 
-async def made_by_others(url: str) -> None:
-    """Wait until another process has made the file of a store, if the store is one.
+async def wait_for_file(url: str) -> None:
+    """Wait until another process has made a store that is a file; other stores are not waited for.
 
     Raises:
         StoreUnavailable: its folder does not exist.

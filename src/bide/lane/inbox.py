@@ -15,7 +15,7 @@ from bide.clock import Signal
 from bide.engines.port import Identity
 from bide.logs import write_lines
 from bide.model.commands import Cancel, Claim, Command, History, RetryCommand
-from bide.model.ended import PENDING, end_of
+from bide.model.ended import PENDING, message_hint
 from bide.model.errors import WrongContext
 from bide.model.replies import Affected, Claimed, Ends, Outcomes, Reply
 from bide.threads import Background
@@ -101,7 +101,7 @@ class LaneRequest(msgspec.Struct, eq=False):
         """Return the name of what it waits for: a queue with messages, or the end of a message."""
         command = self.command
         if isinstance(command, History):
-            return end_of(command.queue, command.id)
+            return message_hint(command.queue, command.id)
         return command.queue
 
     @property
@@ -189,15 +189,15 @@ def wakes(executed: Sequence[tuple[Command, Reply | None]], *, ends: bool) -> di
     """Return whom to wake after commands, and from which time on (Unix milliseconds).
 
     The keys are queues with messages that can be claimed earlier than before. With the time 0, they
-    are also names of messages (see `end_of`): those whose workers were asked to stop, and with
-    `ends` those that have ended.
+    are also messages (see `message_hint`): those whose workers were asked to stop, and with `ends`
+    those that have ended.
     """
     times: dict[str, int] = {}
     for command, reply in executed:
         if type(command) is Cancel and command.running:
-            times |= dict.fromkeys([end_of(command.queue, id) for id in stopping(reply)], 0)
+            times |= dict.fromkeys([message_hint(command.queue, id) for id in stopping(reply)], 0)
         if ends:
-            times |= dict.fromkeys([end_of(command.queue, id) for id in _ended_ids(reply)], 0)
+            times |= dict.fromkeys([message_hint(command.queue, id) for id in _ended_ids(reply)], 0)
         if (wake := getattr(reply, "wake", None)) is not None:
             times[command.queue] = min(wake, times.get(command.queue, wake))
     return times

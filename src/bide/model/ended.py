@@ -204,11 +204,13 @@ def encode_result(value: Any) -> bytes:
     return data
 
 
-def end_of(queue: str, id: str) -> str:
-    """Return the name under which the end of a message is waited for; no queue has a space.
+def message_hint(queue: str, id: str) -> str:
+    """Return the name under which hints of a message go: that it has ended, or is to stop.
+
+    No queue has a space in its name, so it is none of a queue.
 
     Example:
-        >>> end_of("orders", "order-42")
+        >>> message_hint("orders", "order-42")
         'orders order-42'
     """
     return f"{queue} {id}"

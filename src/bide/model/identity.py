@@ -138,12 +138,12 @@ def check_actor(name: str) -> str:
 
 
 def actor_of(name: str, through: str = "") -> str:
-    """Return a name of any length as an actor: its beginning.
+    """Return a name, cut to the length of an actor; control characters become spaces.
 
     Args:
-        name: who acts, as they say.
-        through: the name of the token by which they act, whose owner vouches for theirs; empty:
-            none.
+        name: who acts.
+        through: the name of the token of the program that says who acts: it is shown, too; empty:
+            nobody says so for another.
 
     Example:
         >>> actor_of("ann"), actor_of("ann", "shop-api"), len(actor_of("a" * 100))
@@ -246,12 +246,14 @@ def _reserve(count: int) -> int:
     notice_fork()
     now = time.time_ns() // 1_000_000
     if _lock._is_owned():  # type: ignore[attr-defined]
-        # A signal handler has interrupted the lines below, and must not get the same numbers.
+        # A signal handler has interrupted the block below, and must not get the same numbers: it
+        # gets random ones, which sort anywhere among those of this millisecond.
         return now << 80 | int.from_bytes(os.urandom(10))
     with _lock:
         _last_ms = max(now, _last_ms)
+        first = _next
         _next += count
-        return (_last_ms << 80 | _next) - count
+        return _last_ms << 80 | first
 
 
 def _head(number: int) -> str:

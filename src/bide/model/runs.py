@@ -184,10 +184,10 @@ def planned_run(rule: Repeat, window: Window | None, at: int, **fields: Any) -> 
 
 
 def merged(rule: Repeat, window: Window, at: int, times: Recurrence) -> int:
-    """Return the time of the run that is delivered for a time of the rule.
+    """Return the time of the run that stands for a time of the rule once the window opens.
 
-    With `missed="all"` that is its own. Else all runs whose times pass while the window is closed
-    are one, that of the last of these times.
+    Several times of the rule may pass while the window is closed. With `missed="all"` each of them
+    is a run of its own. Else one run stands for all of them: that of the last time.
 
     Args:
         rule: of the message.

@@ -69,9 +69,9 @@ def list_workers(
 ) -> Steps[Workers]:
     """Read the reports of worker processes, sorted by holder.
 
-    Several reports of a register may be about one holder, such as a program that claims at several
-    servers. Those of another register are about another process: each client that may claim in a
-    namespace may report any name there.
+    Within a register, all reports of a holder are about one process, such as a program that claims
+    at several servers: they are merged. In another register the same name is another process, since
+    each client may report any name in its own.
 
     Args:
         registers: the queues with reports; see `bide.observing.heartbeat`.
@@ -84,10 +84,12 @@ def list_workers(
         busy = {name: state for queue, state in report.busy.items() if (name := own(queue))}
         stops = own(InternalQueue.STOPS.beside(register)) if report.supervised else None
         for holder, queues in report.workers.items():
-            if names := sorted(name for queue in queues if (name := own(queue))):
-                worker = WorkerProcess(holder, names, busy, silent, stops)
-                key = holder, register
-                workers[key] = _merged(workers[key], worker) if key in workers else worker
+            names = sorted(filter(None, map(own, queues)))
+            if not names:
+                continue
+            worker = WorkerProcess(holder, names, busy, silent, stops)
+            key = holder, register
+            workers[key] = _merged(workers[key], worker) if key in workers else worker
     return Workers([workers[key] for key in sorted(workers)], partly)
 
 

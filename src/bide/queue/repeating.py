@@ -156,7 +156,10 @@ def forecasting(command: ForecastCommand, now: int) -> LongSteps[Forecast]:
 def counting_runs(
     command: ForecastCommand, now: int, most: int | None = None
 ) -> LongSteps[Forecasted]:
-    """Count when messages are due, with all runs of those that repeat; return a store's reply.
+    """Count when messages are due, with all runs of those that repeat.
+
+    Returns the reply of the store with these runs added; between messages and runs, others get
+    their turn.
 
     Args:
         command: counts the messages without those runs.

@@ -19,7 +19,7 @@ from bide.lane.shared import close_lane, open_lane
 from bide.lane.steps import arun_steps
 from bide.logs import logger
 from bide.model.commands import Claim, Command, Count, History, Lease, Queues
-from bide.model.ended import end_of
+from bide.model.ended import message_hint
 from bide.model.errors import BideError, StoreUnavailable
 from bide.model.limits import MAX_TALLIES, WAITING_BYTES
 from bide.model.replies import Claimed, Counts, Explained, Reply, expect
@@ -221,7 +221,7 @@ class Service:
 
     def watch(self, command: History) -> None:
         """Wait for the end of a message for some seconds, so that event streams report it."""
-        name = end_of(command.queue, command.id)
+        name = message_hint(command.queue, command.id)
         has_listeners = len(self.events) > 0
         if not has_listeners or name in self.watches or len(self.watches) >= MOST_WATCHED:
             return

@@ -163,20 +163,23 @@ class LoginThrottle(SharedFile):
             )
 
     def failed(self, address: str, now: float) -> None:
-        """Count a failed login."""
+        """Count a failed login.
+
+        Two addresses may have the same place in the file. The later one takes it, unless the other
+        one is refused now.
+        """
         if not address:
             return
         key = _digest(network_of(address))
         with self.locked() as file:
-            attempts = self._read(file, key)
-            is_current = now < attempts.began + LOGIN_WINDOW
-            if is_current and attempts.key == key:
-                attempts = attempts._replace(failures=attempts.failures + 1)
-            elif is_current and attempts.failures >= MAX_FAILED_LOGINS:
-                return  # the place is that of another address, which stays refused
-            else:
-                attempts = Attempts(key, now, 1)
-            os.pwrite(file, _ATTEMPTS.pack(*attempts), _place_of(key))
+            stored = self._read(file, key)
+            is_current = now < stored.began + LOGIN_WINDOW
+            is_own = stored.key == key
+            if is_current and not is_own and stored.failures >= MAX_FAILED_LOGINS:
+                return
+            failures = stored.failures + 1 if is_current and is_own else 1
+            began = stored.began if is_current and is_own else now
+            os.pwrite(file, _ATTEMPTS.pack(*Attempts(key, began, failures)), _place_of(key))
 
     def passed(self, token: str) -> None:
         """Remember a valid token."""

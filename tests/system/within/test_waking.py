@@ -12,7 +12,7 @@ import bide
 from bide.engines.port import Notifier
 from bide.engines.sqlite import SqliteEngine
 from bide.model.commands import Claim
-from bide.model.ended import end_of
+from bide.model.ended import message_hint
 from bide.model.replies import Claimed
 from tests.system.within.libraries import ASYNCHRONOUS, BLOCKING, Made, file_of
 
@@ -98,7 +98,7 @@ def test_an_ack_wakes_those_who_wait_for_its_result_and_its_place(
             user.begin()
             delivery.ack("done", within=user.within)
             hinted = dict(other.notifier.listen())
-            assert hinted.keys() == {"orders", end_of("orders", delivery.id)}
+            assert hinted.keys() == {"orders", message_hint("orders", delivery.id)}
             user.commit()
             assert len(other.claim()) == 1
             user.close()

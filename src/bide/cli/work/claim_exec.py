@@ -202,14 +202,15 @@ class CommandConsumer(Consumer):
     async def _end(self, process: Process) -> None:
         """End a command and all that it started, so that the work is not done twice.
 
-        Sends SIGTERM, and after `PATIENCE` seconds, or a second Ctrl-C, SIGKILL.
+        Sends SIGTERM, waits until all have ended, at most `PATIENCE` seconds or until a second
+        Ctrl-C, and kills what is left.
         """
         _signal(process, signal.SIGTERM)
         try:
             await first_of(_ended(process), asyncio.sleep(PATIENCE), self._second_stop.wait())
-        finally:  # also if its delivery is given up meanwhile
-            killed = _signal(process, signal.SIGKILL)
-        if killed:
+        finally:  # also if this task is cancelled while it waits
+            was_left = _signal(process, signal.SIGKILL)
+        if was_left:
             await first_of(_ended(process), asyncio.sleep(PATIENCE))
 
     async def _time_to_settle(self) -> None:

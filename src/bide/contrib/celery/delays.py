@@ -303,14 +303,17 @@ def _revoking(base: Any, delays: Delays) -> Any:
         """Celery's control, for tasks that wait in bide, too."""
 
         def revoke(self, task_id: Any, *args: Any, **options: Any) -> Any:
-            """Remove tasks that wait in bide; tell the workers to revoke the others."""
-            ids = [task_id] if isinstance(task_id, str) else [str(id) for id in task_id]
-            with_workers = delays.cancel(ids)
-            if not with_workers:
+            """Cancel tasks that wait in bide; let Celery revoke the others, which its workers have.
+
+            The arguments are those of Celery's `revoke`; a single id stays a single id.
+            """
+            is_single = isinstance(task_id, str)
+            ids = [task_id] if is_single else [str(id) for id in task_id]
+            left_to_celery = delays.cancel(ids)
+            if not left_to_celery:
                 return [] if options.get("reply") else None  # as if no worker had answered
-            return super().revoke(
-                with_workers[0] if isinstance(task_id, str) else with_workers, *args, **options
-            )
+            revoked = left_to_celery[0] if is_single else left_to_celery
+            return super().revoke(revoked, *args, **options)
 
     return Control
 

@@ -37,7 +37,7 @@ from bide.model.commands import (
     Renew,
     RetryCommand,
 )
-from bide.model.ended import end_of
+from bide.model.ended import message_hint
 from bide.model.errors import BideError, Closed, StoreBusy, StoreUnavailable
 from bide.model.replies import Claimed, Outcomes, QueueSettings, Reply
 
@@ -112,7 +112,7 @@ class PostgresEngine:
         """The name by which others know this process: that it sleeps, and what it has claimed."""
         self._caller: PostgresCaller | None = None
         """The open connection; `None`: the next batch connects."""
-        self._looks_until: float | None = None
+        self._tries_until: float | None = None
         """The monotonic time until which callers wait for a lost server; `None`: none is lost."""
         self._notifier: PostgresNotifier | None = None
         """Receives hints while claims of this process wait; `None`: nothing asked for it yet."""
@@ -284,7 +284,7 @@ class PostgresEngine:
                 answers[place] = self._sleep(batch, queue, reply)
             elif batch.waiter and isinstance(command, History) and is_awaited(command, reply):
                 ((tag,),) = batch.call("_watch", batch.waiter, queue, command.id)
-                self._names[tag] = end_of(queue, command.id)
+                self._names[tag] = message_hint(queue, command.id)
                 (answers[place],) = replies(batch, [command])  # it may have ended meanwhile
         for queue, wake in wakes.items():
             self._settle(batch.call)
@@ -367,15 +367,16 @@ class PostgresEngine:
     def _reconnect(self) -> PostgresCaller:
         """Connect again, waiting for a server that restarts, or for a standby to be promoted.
 
-        All calls wait together: after that time each makes one attempt, until there is a server.
+        For `reconnect` seconds after the connection was lost, calls try again and again. Later ones
+        try once each, until one of them succeeds.
         """
-        if self._looks_until is None:
-            self._looks_until = time.monotonic() + self._settings.reconnect
+        if self._tries_until is None:
+            self._tries_until = time.monotonic() + self._settings.reconnect
         while True:
             try:
                 return self._connect()
             except StoreUnavailable as error:
-                if error.lasts or time.monotonic() >= self._looks_until:
+                if error.lasts or time.monotonic() >= self._tries_until:
                     raise
             time.sleep(SECONDS_BETWEEN_CONNECTS)
 
@@ -404,7 +405,7 @@ class PostgresEngine:
             raise
         # A pooler passes no hints on; `listen` may be a way around it.
         self._polls = pooled and self._settings.listen == self._settings.url
-        self._looks_until = None
+        self._tries_until = None
         self._caller = PostgresCaller(connection, self.schema, prepares=not pooled)
         return self._caller
 

@@ -18,7 +18,7 @@ from bide.engines.postgres.faults import first_line
 from bide.engines.postgres.settings import PostgresSettings
 from bide.engines.waiting import readable
 from bide.logs import logger
-from bide.model.ended import end_of
+from bide.model.ended import message_hint
 from bide.model.errors import StoreError
 
 SECONDS_BETWEEN_CONNECTS = 1.0
@@ -68,8 +68,8 @@ class PostgresNotifier:
     def listen(self) -> list[tuple[str, int]]:
         """Block until hints come, and return them; an empty list once closed.
 
-        A hint is a queue, or the end of a message (`end_of`), and the Unix milliseconds at which
-        there is something to claim or to ask.
+        A hint is a queue or a message (`message_hint`), and the Unix milliseconds at which there is
+        something to claim or to ask.
         """
         while not self._closed.is_set():
             try:
@@ -156,7 +156,7 @@ class PostgresNotifier:
         query = sql.SQL("SELECT queue, id FROM {}(%s, %s)").format(function)
         rows = connection.execute(query, (self._process, queue_number)).fetchall()
         at_once = 0
-        return [(end_of(queue, id), at_once) for queue, id in rows]
+        return [(message_hint(queue, id), at_once) for queue, id in rows]
 
     def _open(self) -> BoundedConnection:
         """Return a connection that gets the notifications of the store.

@@ -161,11 +161,11 @@ def _message(queue: str, row: Any, now: int) -> Message:
 def _of_row(
     queue: str, row: Any, state: State, attempt: int, holder: str | None, until: int | None
 ) -> Message:
-    """Return a row with what claims and looks have in common.
+    """Return a message with the fields that a claim and a read tell in the same way.
 
     Args:
         queue: its queue.
-        row: with columns from `id` to `created`, and `rule` and `run`.
+        row: with the columns that are read below.
         state: its state.
         attempt: the number of the attempt under way, or of the last one.
         holder: who has leased it.

@@ -80,9 +80,11 @@ def _enroll(
 def _identity_of_call(
     commands: Sequence[Command], identities: Sequence[Identity | None]
 ) -> Mapping[str, Argument] | None:
-    """Return the identity of commands that are one call which remembers its answer by itself.
+    """Return one identity for all commands if one call of a function executes and remembers them.
 
-    `None` if they are no such call, or perhaps a repetition.
+    That is a single command whose function does so, or puts that were sent together; `place` then
+    has, for each command, its place and how many messages it has, as in "0:2,1:1". `None`: they
+    need several calls, or have perhaps been executed before.
     """
     first = identities[0]
     if first is None or first.repeated:

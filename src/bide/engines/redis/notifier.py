@@ -26,7 +26,7 @@ from bide.engines.redis.sentinel import Address
 from bide.engines.redis.settings import RedisSettings
 from bide.engines.redis.wire import ConnectionLost, pack
 from bide.logs import logger
-from bide.model.ended import end_of
+from bide.model.ended import message_hint
 from bide.model.errors import StoreError
 
 POLL = 1.0
@@ -153,7 +153,7 @@ class RedisNotifier:
             queue, kind, rest = hint.decode().split(" ", 2)
             if kind in ("end", "stop"):
                 ids = rest.split("\n")
-                return [(end_of(queue, id), 0) for id in ids]
+                return [(message_hint(queue, id), 0) for id in ids]
             is_of_clock = kind == "at"  # else `rest` is milliseconds from now
             wake = int(rest) if is_of_clock else time.time_ns() // 1_000_000 + int(rest)
             return [(queue, wake)]

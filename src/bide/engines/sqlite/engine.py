@@ -88,7 +88,7 @@ class SqliteEngine:
         self.next_hint = 0.0
         """When to look again whether another process listens, by the monotonic clock."""
         self._ends: Sequence[str] = ()
-        """The ends of messages in the last transaction, by their names (see `end_of`)."""
+        """The ends of messages in the last transaction, by their names (see `message_hint`)."""
         self.unreturned: tuple[Sequence[Command], Sequence[object]] = ((), ())
         """The commands of the last call and their outcomes, until it returns these: if it is
         interrupted before, no caller knows what its claims have leased."""

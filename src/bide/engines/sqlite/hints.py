@@ -42,7 +42,7 @@ def wakes_of(
         ends: of messages, in their transaction.
 
     Returns:
-        Times in Unix milliseconds, by the names of queues; 0 by the names of ends (`end_of`).
+        Times in Unix milliseconds, by the names of queues; 0 by the names of ends (`message_hint`).
     """
     wakes: dict[str, int] = {}
     for command, reply in zip(commands, outcomes, strict=True):

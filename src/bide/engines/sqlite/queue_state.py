@@ -24,7 +24,7 @@ from bide.engines.sqlite.tables import (
 )
 from bide.model.command_parts import Origin, Where
 from bide.model.commands import Ack, Lease
-from bide.model.ended import ENDINGS, End, end_of
+from bide.model.ended import ENDINGS, End, message_hint
 from bide.model.limits import MAX_FORWARDED, MAX_RETURNED
 from bide.model.message import EXPIRED_KEEP, FORGET, STATES, Item, State
 from bide.model.rank import (
@@ -114,7 +114,7 @@ class SqliteQueue(QueueReader):
             self._remember_end(record.id, end)
             was_stopping = before is not None and before.stopping is not None
             if row.result_ttl or was_stopping:  # a caller may wait for the end
-                self._transaction.ends.append(end_of(row.name, record.id))
+                self._transaction.ends.append(message_hint(row.name, record.id))
         if change.returned:
             self.run(SQL.remember_return, (record.seq,))
             self._returned = True
@@ -145,7 +145,7 @@ class SqliteQueue(QueueReader):
             progress = None if after.progress is None else json_text(after.progress)
             self.run(SQL.report, (after.stopping, progress, after.seq))
             if after.stopping != before.stopping:
-                self._transaction.ends.append(end_of(self.row.name, after.id))
+                self._transaction.ends.append(message_hint(self.row.name, after.id))
         self._save(before, after)
 
     def _save(self, before: Record, after: Record) -> None:
@@ -254,7 +254,7 @@ class SqliteQueue(QueueReader):
             bounds = {"rows": rows, "now": self.now, "history": bool(row.history)}
             row.ended += self.run(SQL.remember_acked, bounds).rowcount
         if row.result_ttl:  # a caller may wait for the result
-            self._transaction.ends += [end_of(row.name, lease.id) for lease in leases]
+            self._transaction.ends += [message_hint(row.name, lease.id) for lease in leases]
         self._end_leases(seqs)
         row.acked += len(seqs)
         return True

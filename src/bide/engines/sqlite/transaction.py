@@ -20,7 +20,7 @@ class Transaction:
         self.now_exact = now
         """The time with fractions of a millisecond."""
         self.ends: list[str] = []
-        """The ends of messages that other processes may wait for, by their names (`end_of`)."""
+        """The ends of messages that other processes may wait for, by `message_hint`."""
         self.has_uncounted = False
         """Whether there are messages with a higher number than the store has counted up to."""
         self._single_puts: dict[int, dict[int, int]] | None = None

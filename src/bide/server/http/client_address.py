@@ -88,7 +88,10 @@ class ClientAddress:
         return bool(self._networks) and any(_is_in(address, network) for network in self._networks)
 
     def _nearest(self, peer: str, hops: Sequence[str]) -> str:
-        """Return the last address of a path that is not a trusted proxy.
+        """Return the client: going back from the server, the first that is no trusted proxy.
+
+        If all are trusted, that is the farthest; before an entry that is no address, the proxy that
+        has added it.
 
         Args:
             peer: the proxy from which the request has come, returned if the path names no other.

@@ -84,7 +84,7 @@ def size_of_reply(reply: Reply) -> int | None:
         case EndedPage():
             return sum(map(size_of_ended, reply.messages))
         case Names():
-            return sum(MAX_NAME if len(name) > MAX_NAME else len(name) for name in reply.names)
+            return sum(map(len, reply.names))
         case GroupsClosed():
             return CLOSED_BYTES * len(reply.groups)
     return None

@@ -156,7 +156,11 @@ async def _execute(call: ApiCall, request: RequestBatch, commands: Sequence[Any]
 
 
 async def _completed(call: ApiCall, command: Any, reply: Any) -> Any:
-    """Return a reply with the additions of the server, or the error of this command.
+    """Return the reply of a store as a client gets it, or an error in its place.
+
+    Claims get signed lease tokens, and explanations what the server knows of workers; a message
+    whose end is waited for is watched. The batch has been executed, so what fails here must be the
+    answer to this command alone, and no refusal of the request.
 
     Args:
         call: the call.
@@ -173,7 +177,7 @@ async def _completed(call: ApiCall, command: Any, reply: Any) -> Any:
                 return await service.explained(call.visit, queue, id, reply, call.surroundings)
             case cmd.History(watch=True), Ends() if reply.state in PENDING:
                 service.watch(command)
-    except Problem as problem:  # the batch was executed
+    except Problem as problem:  # no `BideError`; the client may ask again
         return StoreBusy(str(problem))
     except BideError as error:
         return error

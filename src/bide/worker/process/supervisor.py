@@ -370,7 +370,10 @@ class Supervisor:
         )
 
     def _failed(self, fresh: Process) -> None:
-        """Keep the processes at work: what replaces them does not begin."""
+        """Give up to replace processes: a new one has ended before it was ready.
+
+        Others would fail as it did. The processes at work go on.
+        """
         for slot in self.slots:
             slot.wanted = False
         _log.error(

@@ -15,7 +15,7 @@ import bide
 from bide.engines.port import Notifier
 from bide.engines.postgres import PostgresEngine, from_url
 from bide.model import commands as cmd
-from bide.model.ended import STOPPED_KEEP, end_of
+from bide.model.ended import STOPPED_KEEP, message_hint
 from bide.model.replies import Affected, Claimed, Ends, Outcomes
 from tests.contract.engines.postgres import claims
 from tests.postgres_server import PostgresServer
@@ -102,12 +102,12 @@ def test_the_process_that_has_claimed_a_message_is_told_and_no_other(
 ) -> None:
     bystander = notifier_of(other)
     stop(other, "a2")
-    assert notifier_of(engine).listen() == [(end_of("q", "a2"), 0)]
+    assert notifier_of(engine).listen() == [(message_hint("q", "a2"), 0)]
     (reply,) = other.execute([cmd.Cancel("q", where=cmd.Where(group="b"), running=True)])
     assert isinstance(reply, Affected)
     assert reply.stopping == ["b1"]
     hints = notifier_of(engine).listen()
-    assert sorted(hints) == [(end_of("q", "a2"), 0), (end_of("q", "b1"), 0)]
+    assert sorted(hints) == [(message_hint("q", "a2"), 0), (message_hint("q", "b1"), 0)]
     other.close()
     assert bystander.listen() == []
 
@@ -118,7 +118,7 @@ def test_a_process_that_does_not_listen_is_told_nothing(
     engine.execute([cmd.Release("q", ["a1"])])
     assert [message.id for message in claimed(other).messages] == ["a1"]
     stop(other, "a1", "a2")
-    assert notifier_of(engine).listen() == [(end_of("q", "a2"), 0)]
+    assert notifier_of(engine).listen() == [(message_hint("q", "a2"), 0)]
 
 
 def test_in_a_queue_with_limits_the_process_is_told_as_well(
@@ -127,7 +127,7 @@ def test_in_a_queue_with_limits_the_process_is_told_as_well(
     engine.execute([cmd.Configure("q", limit=10), cmd.Release("q", ["a1"])])
     assert [message.id for message in claimed(engine).messages] == ["a1"]
     stop(other, "a1")
-    assert notifier_of(engine).listen() == [(end_of("q", "a1"), 0)]
+    assert notifier_of(engine).listen() == [(message_hint("q", "a1"), 0)]
 
 
 def test_of_several_messages_none_is_left_out(
@@ -139,7 +139,7 @@ def test_of_several_messages_none_is_left_out(
     heard: set[str] = set()
     while len(heard) < 3:
         heard |= {name for name, _ in notifier_of(engine).listen()}
-    assert heard == {end_of("q", id) for id in ("a1", "a2", "b1")}
+    assert heard == {message_hint("q", id) for id in ("a1", "a2", "b1")}
 
 
 def test_in_the_transaction_of_a_user_it_is_told_by_the_commit(
@@ -156,10 +156,10 @@ def test_in_the_transaction_of_a_user_it_is_told_by_the_commit(
         count = queue.cancel(group="b", running=True, within=user)
         assert (count, count.stopping) == (0, 1)
         stop(other, "a1")  # of another transaction, which commits first
-        assert notifier_of(engine).listen() == [(end_of("q", "a1"), 0)]
+        assert notifier_of(engine).listen() == [(message_hint("q", "a1"), 0)]
         user.commit()
         hints = sorted(name for name, _ in notifier_of(engine).listen())
-        assert hints == [end_of("q", id) for id in ("a1", "a2", "b1")]
+        assert hints == [message_hint("q", id) for id in ("a1", "a2", "b1")]
 
 
 def test_whoever_waits_for_its_end_is_told_of_an_ack_among_others(
@@ -175,7 +175,7 @@ def test_whoever_waits_for_its_end_is_told_of_an_ack_among_others(
     (acked,) = engine.execute([cmd.Ack("q", leases)])
     assert isinstance(acked, Outcomes)
     assert [outcome.done for outcome in acked.outcomes] == [True, True]
-    assert notifier.listen() == [(end_of("q", "a2"), 0)]
+    assert notifier.listen() == [(message_hint("q", "a2"), 0)]
     ends = engine.execute([cmd.History("q", id) for id in ("a1", "a2")])
     assert [[end.how for end in each.ends] for each in ends if isinstance(each, Ends)] == [
         [],

@@ -39,7 +39,7 @@ from bide.model.commands import (
     Put,
     Queues,
 )
-from bide.model.ended import end_of
+from bide.model.ended import message_hint
 from bide.model.errors import (
     InvalidArgument,
     SchemaTooNew,
@@ -171,7 +171,7 @@ def test_which_workers_are_to_stop_is_heard_from_each_node(
     heard: set[str] = set()
     while len(heard) < 30:
         heard |= {name for name, _ in notifier.listen()}
-    assert heard == {end_of(queue, id) for id in ids(30)}
+    assert heard == {message_hint(queue, id) for id in ids(30)}
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from bide.model.commands import (
     Lease,
     Put,
 )
-from bide.model.ended import end_of
+from bide.model.ended import message_hint
 from bide.model.message import Item, Message
 from bide.model.replies import Claimed, Found
 from tests.descriptors import low_ones_taken
@@ -105,7 +105,7 @@ def test_who_waits_for_a_result_is_told_of_the_end(open_engine: Open) -> None:
     for id in ("a", "b"):
         (message,) = (claimed := claim(worker, NOW)).messages
         commands(worker, Ack("q", [Lease(message.id, claimed.token)], results=[b"1"]))
-        assert hear(waiting) == [(end_of("q", id), 0)]
+        assert hear(waiting) == [(message_hint("q", id), 0)]
 
 
 def test_an_earlier_moment_is_told_to_the_leader_and_a_later_one_to_nobody(

@@ -24,7 +24,7 @@ from bide.model.commands import (
     Put,
     Where,
 )
-from bide.model.ended import end_of
+from bide.model.ended import message_hint
 from bide.model.message import Item, Progress
 from bide.model.replies import Affected, Claimed, Ends, Explained, Reply
 from tests.contract.engines.redis.claims import LEASE, NOW, claim, key, of, put, settle, sound
@@ -109,9 +109,12 @@ def test_every_lane_hears_which_workers_are_to_stop(open_engine: Open) -> None:
     ]
     stop(caller, "m0001", "m0000")
     for engine in (worker, other):
-        assert hints(engine, 2) == [(end_of("q", "m0001"), 0), (end_of("q", "m0000"), 0)]
+        assert hints(engine, 2) == [
+            (message_hint("q", "m0001"), 0),
+            (message_hint("q", "m0000"), 0),
+        ]
     stop(caller, "m0001")  # the first hint may have been lost
-    assert hints(worker, 1) == [(end_of("q", "m0001"), 0)]
+    assert hints(worker, 1) == [(message_hint("q", "m0001"), 0)]
 
 
 def test_who_waits_for_the_end_hears_of_it_in_every_queue(open_engine: Open) -> None:
@@ -122,7 +125,7 @@ def test_who_waits_for_the_end_hears_of_it_in_every_queue(open_engine: Open) -> 
     waiting.notifier()
     ask(waiting, History("q", "m0000", watch=True))
     assert all(settle(worker, Ack("q", of(held))))
-    assert hints(waiting, 1) == [(end_of("q", "m0000"), 0)]
+    assert hints(waiting, 1) == [(message_hint("q", "m0000"), 0)]
     assert [ended(worker, id) for id in ("m0000", "m0001")] == [["acked"], []]
 
 
@@ -139,7 +142,9 @@ def test_a_rule_stops_more_than_one_call_looks_at(open_engine: Open, url: str, s
     reply = ask(caller, rule)
     assert isinstance(reply, Affected)
     assert (reply.count, reply.more, sorted(reply.stopping)) == (0, False, ids)
-    assert sorted(name for name, _ in hints(engine, len(ids))) == [end_of("q", id) for id in ids]
+    assert sorted(name for name, _ in hints(engine, len(ids))) == [
+        message_hint("q", id) for id in ids
+    ]
     assert ask(caller, rule) == Affected(0)
 
 
@@ -221,4 +226,4 @@ def test_in_several_shards_each_hint_comes_once(open_engine: Open, url: str) -> 
     ids = [f"m{number:04}" for number in range(10)]
     assert {shard_of(id, 2) for id in ids} == {0, 1}
     stop(caller, *ids)
-    assert sorted(name for name, _ in hints(worker, 10)) == [end_of("q", id) for id in ids]
+    assert sorted(name for name, _ in hints(worker, 10)) == [message_hint("q", id) for id in ids]
