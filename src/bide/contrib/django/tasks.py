@@ -250,7 +250,11 @@ class BideBackend(BaseTaskBackend):
         result = result_of_message(delivery.message, since=present_clock().now())
         task = result.task
         # By which the worker judges the task if it goes on past its timeout.
-        delivery.handler = replace(delivery.handler, retry=_retry_of(task))
+        retry = _retry_of(task)
+        crashes = sum(failure.lapsed for failure in delivery.message.failures)
+        if crashes:  # they are no failures of the task: `ATTEMPTS` alone counts them
+            retry = replace(retry, attempts=min(retry.attempts + crashes, MAX_ATTEMPTS))
+        delivery.handler = replace(delivery.handler, retry=retry)
         task_started.send(type(self), task_result=result)
         context = (TaskContext(task_result=result),) if task.takes_context else ()
         try:

@@ -61,6 +61,14 @@ def die(context: TaskContext, folder: str) -> int:
     return int(context.attempt)
 
 
+@task(takes_context=True, retry=bide.Backoff(attempts=2, first=0, jitter=0))
+def stumble(context: TaskContext, folder: str) -> int:
+    """Kill the process at the first attempt, and raise at the second one."""
+    if context.attempt == 2:
+        raise ValueError("its own first failure")
+    return int(die.func(context, folder))
+
+
 @task()
 def overrun() -> None:
     _let_time_pass()
