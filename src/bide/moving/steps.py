@@ -148,7 +148,11 @@ class Ledger:
         if self._from.get(_note_id(route.token)) is None:
             # A version before the notes knew by the source's letters, up to the last step but one.
             with Queue(route.queue, self._from._url, clock=self._from._own_clock) as source:
-                if not any(is_marked(letter, route.token) for letter in source.dead()):
+                for letter in source.dead():
+                    self.hold()
+                    if is_marked(letter, route.token):
+                        break
+                else:
                     return
         self.abandon()
         raise errors.AlreadyMoving(
