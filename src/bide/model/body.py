@@ -364,6 +364,11 @@ def _is_base64_of_pydantic(annotation: Any) -> bool:
     return any(type(element).__name__ == "EncodedBytes" for element in _metadata(annotation))
 
 
+def _is_set_to_base64(annotation: Any) -> bool:
+    """Tell whether the user has set a class of pydantic to read bytes as msgspec writes them."""
+    return getattr(annotation, "__pydantic_config__", {}).get("val_json_bytes") == "base64"
+
+
 def decoder_of(value_type: Any) -> Callable[[bytes], Any]:
     """Return a function that decodes JSON into a type: of pydantic, or one that msgspec knows.
 
@@ -379,8 +384,10 @@ def decoder_of(value_type: Any) -> Callable[[bytes], Any]:
     else:
         from pydantic import PydanticUserError, TypeAdapter
 
-        for part in _types_in(value_type, {}):
-            if part in (bytes, bytearray, memoryview):
+        parts = list(_types_in(value_type, {}))
+        reads_base64 = any(map(_is_set_to_base64, parts))
+        for part in parts:
+            if part in (bytes, bytearray, memoryview) and not reads_base64:
                 raise TypeError(
                     f"pydantic is to check a part of it, and reads {part.__name__} not as they are "
                     "put: as base64; annotate them with pydantic.Base64Bytes"

@@ -220,6 +220,11 @@ class HoldingMeta(Holding):
     name: Annotated[str, msgspec.Meta(max_length=3)] = ""
 
 
+@pydantic.dataclasses.dataclass(config={"val_json_bytes": "base64"})
+class ReadsBase64:
+    picture: bytes = b""
+
+
 class StructOfKinds(msgspec.Struct):
     kinds: ClassVar[dict[str, Checked]] = {}
     picture: bytes = b""
@@ -234,7 +239,10 @@ def test_what_pydantic_would_read_otherwise_is_refused(kind: Any, reason: str) -
         decoder(list[kind], "f")
 
 
-@pytest.mark.parametrize("value", [HoldingBase64(Checked(1), b"hello"), StructOfKinds(b"hello")])
+@pytest.mark.parametrize(
+    "value",
+    [HoldingBase64(Checked(1), b"hello"), StructOfKinds(b"hello"), ReadsBase64(b"hello")],
+)
 def test_bytes_come_as_they_were_put(value: Any) -> None:
     assert decoder(type(value), "f")(claimed(value).message).picture == b"hello"
 
