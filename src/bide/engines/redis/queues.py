@@ -133,9 +133,30 @@ def names_of_queues(sender: CallSender, prefix: str) -> list[str]:
         full_pages = [page for page in pages if len(page) == PAGE]
         low = min([b"(" + page[-1] for page in full_pages], default=b"")
     queues = sorted(name.decode() for name in names)
-    # The name of a queue that was deleted stays in the list; its first shard has no token then.
-    commands = [("HEXISTS", meta_key(queue), "token") for queue in queues]
+    # The name of a queue that was deleted stays in the list; its shards have no token then.
+    existing = _with_token(sender, [(queue, 0) for queue in queues])
+    if sender.clustered and (missing := [queue for queue in queues if queue not in existing]):
+        # The node of the first shard may have come back empty: the others tell.
+        kept_numbers = zip(*sender.each_copy("ZMSCORE", NUMBERS, *missing), strict=True)
+        numbers = [max(map(int, filter(None, kept)), default=0) for kept in kept_numbers]
+        existing |= _with_token(
+            sender,
+            [
+                (queue, shard)
+                for queue, number in zip(missing, numbers, strict=True)
+                for shard in range(1, number)
+            ],
+        )
+    return [queue for queue in queues if queue in existing]
+
+
+def _with_token(sender: CallSender, shards: list[tuple[str, int]]) -> set[str]:
+    """Return the queues of which one of these shards exists.
+
+    In a cluster, one whose node is away is believed to exist.
+    """
+    commands = [("HEXISTS", meta_key(queue, shard), "token") for queue, shard in shards]
     answers = sender.plain(commands, hurried=sender.clustered)
     if not sender.clustered:
-        without_errors(answers)  # in a cluster, a queue whose node is away is believed to exist
-    return [queue for queue, exists in zip(queues, answers, strict=True) if exists]
+        without_errors(answers)
+    return {queue for (queue, _), exists in zip(shards, answers, strict=True) if exists}

@@ -22,6 +22,7 @@ from bide.engines.redis.layout import (
     RULED_LAYOUT,
     VERSION,
     copies,
+    meta_key,
     shard_of,
     slot_of,
 )
@@ -34,6 +35,7 @@ from bide.model.commands import (
     Command,
     Configure,
     Count,
+    Delete,
     Find,
     Lease,
     Put,
@@ -120,6 +122,19 @@ def test_which_queues_there_are_every_part_of_the_cluster_knows(
         names = ask(redis_cluster.owner(slot_of(key)), "ZRANGE", key, 0, -1)
         assert {b"named/a", b"named/b"} <= set(names)
     assert len({redis_cluster.owner(slot_of(key)).port for key in copies(QUEUES)}) == 3
+
+
+def test_a_queue_whose_first_shard_was_lost_is_named(
+    open_engine: Callable[..., RedisEngine], redis_cluster: RedisCluster
+) -> None:
+    engine = open_engine()
+    for queue in ("lost/first", "lost/deleted"):
+        one(engine, put(queue, *ids(50)))
+    one(engine, Cancel("lost/deleted", ids(50)))
+    assert one(engine, Delete("lost/deleted")).done
+    assert ask(redis_cluster.owner(slot("lost/first", 0)), "DEL", meta_key("lost/first")) == 1
+    assert one(open_engine(), Queues("lost/")) == Names(["lost/first"])
+    one(engine, put("lost/first", "another"))
 
 
 def test_copies_that_were_lost_are_made_again_by_the_next_process_that_puts(
