@@ -73,6 +73,14 @@ class QueueCases:
         assert bare.purge(state) == Affected(1)
         assert bare.counts().flow.purged == cmd.BULK + 1
 
+    def test_many_that_are_due_are_counted_without_those_of_other_queues(
+        self, bare: Driver
+    ) -> None:
+        bare.put(*numbered(cmd.BULK + 1))
+        for queue_driver in (bare, bare.apart("other")):
+            queue_driver.put("later", "last", delay=5)
+        assert bare.counts().sizes == Sizes(delayed=2, ready=cmd.BULK + 1)
+
     def test_purge_finds_a_dead_letter_beside_many_of_another_queue(self, bare: Driver) -> None:
         bare.apart("other").put(*numbered(cmd.BULK + 1), died=START)
         bare.put("z", died=START + 1)
