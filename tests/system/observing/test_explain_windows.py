@@ -117,7 +117,7 @@ def test_workers_that_wait_for_their_windows() -> None:
 
 
 def test_a_zone_that_is_not_known_here_is_utc() -> None:
-    assert Opening(MONDAY, "Mars/Olympus", NOW).in_words("en") == "Monday 08:00"
+    assert Opening(MONDAY, "Mars/Olympus", NOW).in_words("en") == "Monday 08:00 UTC"
 
 
 def test_what_is_far_away_has_a_date() -> None:
