@@ -91,6 +91,8 @@ class Scene:
         while not condition():
             assert time.monotonic() < deadline, "it did not come to pass"
             left = await self._left()
+            if condition():  # it came to pass meanwhile: all waits may be for what comes next
+                return
             if calm := left > 0:
                 self.clock.advance(max(step, min(left - step, STRIDE)) if left < math.inf else step)
             elif time.monotonic() > stuck:
