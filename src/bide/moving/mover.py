@@ -139,7 +139,8 @@ class Mover:
                 known = steps.known(untouched)
                 plan.stay(known)
                 plan.finished += len(free) - len(untouched)
-                going = [message for message in untouched if message.id not in set(known)]
+                known_ids = set(known)
+                going = [message for message in untouched if message.id not in known_ids]
                 if state == "leased":
                     lapsed += len(free)
                     # Its worker was asked to stop, and did not end it: it is cancelled.
