@@ -323,6 +323,23 @@ def test_a_message_that_comes_and_goes_changes_its_group_no_more_than_twice(
     counts(engine)
 
 
+def test_the_end_of_a_lease_is_forgotten_if_the_limits_of_its_queue_are_gone(
+    engine: PostgresEngine, user: psycopg.Connection[Any]
+) -> None:
+    """The transaction that ends it began before they were taken away."""
+    engine.execute([cmd.Configure(queue, limit=5) for queue in ("q", "another")])
+    user.execute(f"SET search_path = {engine.schema}".encode())
+    names = "SELECT l.id, q.name FROM limited AS l JOIN queue AS q ON q.id = l.queue"
+    limits = user.execute(names).fetchall()
+    user.commit()
+    engine.execute([cmd.Configure("q", limit=0)])
+    for number, name in limits:
+        user.execute("INSERT INTO reopened VALUES (%s, %s, 1)", (number, name))
+    user.commit()
+    user.execute("SELECT FROM _fold()")
+    assert user.execute("SELECT name FROM reopened").fetchall() == [("another",)]
+
+
 def test_limits_that_come_while_a_transaction_is_open_hold_for_what_it_does(
     engine: PostgresEngine, user: psycopg.Connection[Any]
 ) -> None:

@@ -282,6 +282,24 @@ def test_hints_at_times_that_are_past_stay_as_long_as_a_message_needs_them(
         assert client.execute(hints).fetchall() == []
 
 
+def test_each_queue_keeps_its_own_hints_at_times_that_are_past(
+    postgres: PostgresServer, open_engine: Callable[[], PostgresEngine]
+) -> None:
+    engine, other = open_engine(), open_engine()
+    for queue in ("q", "another"):
+        engine.execute([cmd.Put(queue, [Item("later", b"1", delay=3_600_000)])])
+    for number in range(20):
+        put(engine, f"before{number}")
+        drain(engine)
+    put(other, "m", at=1_000)
+    other.execute([cmd.Put("another", [Item("m", b"1", at=5_000)])])
+    fold(other)
+    with postgres.client() as client:
+        hints = f"SELECT rank / 256 FROM {engine.schema}.lowered ORDER BY rank".encode()
+        assert client.execute(hints).fetchall() == [(1_000,), (5_000,)]
+    assert drain(engine) == ["m"]
+
+
 def test_messages_that_one_put_stores_for_several_times_in_the_past_are_all_claimed(
     postgres: PostgresServer, open_engine: Callable[[], PostgresEngine]
 ) -> None:
