@@ -56,6 +56,9 @@ _RAW = (bytes, bytearray, memoryview)
 _NO_NAN = frozenset((str, int, bool, type(None)))
 """Types whose values cannot contain NaN, which msgspec would write as null."""
 
+_MASK = "**********"
+"""What pydantic writes in place of a `SecretStr`, a `SecretBytes` or a `Secret`."""
+
 
 def _iso(value: Any) -> str:
     """Return a date or a time as msgspec writes those of the standard library."""
@@ -107,7 +110,45 @@ def _look_into(value: Any) -> Any:
     return float.__float__(value) if isinstance(value, float) else None
 
 
+def _refuse_masked(value: Any) -> Any:
+    """Return a value as `_convert` does; the hook that finds secrets in models of pydantic.
+
+    Raises:
+        InvalidArgument: pydantic masks a secret in it.
+    """
+    written = _convert(value)
+    if hasattr(type(value), "model_dump"):
+        secret = _masked_secret(value.model_dump(by_alias=True, round_trip=True), written)
+        if secret is not None:
+            raise InvalidArgument(
+                f"body has a {type(secret).__name__}, which pydantic writes as '{_MASK}', so that "
+                "its value would be lost; put a reference to the secret, or give its field a "
+                "serializer (pydantic.field_serializer): all who may read bodies can see it then"
+            )
+    return written
+
+
+def _masked_secret(value: Any, written: Any) -> Any:
+    """Return the first secret in a value that is a mask in its JSON types; `None`: there is none.
+
+    Args:
+        value: what a model or a part of it has.
+        written: the same, with JSON types.
+    """
+    if hasattr(value, "get_secret_value"):
+        return value if written == _MASK else None
+    if isinstance(value, Mapping) and isinstance(written, Mapping):
+        pairs = zip(value.values(), written.values(), strict=False)
+    elif isinstance(value, (list, tuple, set, frozenset)) and isinstance(written, list):
+        pairs = zip(value, written, strict=False)
+    else:
+        return None
+    secrets = (_masked_secret(part, written_part) for part, written_part in pairs)
+    return next((secret for secret in secrets if secret is not None), None)
+
+
 _encode = msgspec.json.Encoder(enc_hook=_convert).encode
+_MASK_IN_JSON = _encode(_MASK)
 _decode = msgspec.json.Decoder().decode
 
 
@@ -123,8 +164,8 @@ def encode(body: Any, limit: int = MAX_BODY, *, decoded: bool = False) -> tuple[
         decoded: whether the body was decoded from JSON, so that it cannot contain NaN.
 
     Raises:
-        InvalidArgument: a part of it cannot be JSON (the error names the part), it is nested too
-            deeply, or it is too large.
+        InvalidArgument: a part of it cannot be JSON (the error names the part) or is a secret that
+            pydantic masks, it is nested too deeply, or it is too large.
     """
     is_raw = type(body) not in _NO_NAN and isinstance(body, _RAW)
     data = bytes(body) if is_raw else _to_json(body, decoded=decoded)
@@ -144,8 +185,11 @@ def _to_json(body: Any, *, decoded: bool) -> bytes:
         ) from error
     if len(data) > 2 * MAX_DEPTH:  # shorter text cannot be nested deeper
         check_depth(data)
+    may_lose_values = not decoded and type(body) not in _NO_NAN
+    if may_lose_values and data.find(_MASK_IN_JSON) >= 0:
+        msgspec.to_builtins(body, enc_hook=_refuse_masked)
     # msgspec writes NaN as null.
-    may_have_nan = not decoded and type(body) not in _NO_NAN and data.find(b"null") >= 0
+    may_have_nan = may_lose_values and data.find(b"null") >= 0
     if may_have_nan and (fault := _find_nan(msgspec.to_builtins(body, enc_hook=_look_into))):
         path, number = fault
         raise InvalidArgument(
@@ -173,7 +217,10 @@ def encode_all(
     except Exception:  # noqa: BLE001  (`encode` finds the body and the part that is wrong)
         texts = []
     needs_checks = not texts or len(max(texts, key=len)) > harmless_size
-    if needs_checks or (not types <= _NO_NAN and b"null" in b" ".join(texts)):
+    if not needs_checks and not types <= _NO_NAN:
+        all_texts = b" ".join(texts)
+        needs_checks = b"null" in all_texts or _MASK_IN_JSON in all_texts
+    if needs_checks:
         encoded = [encode(body, limit) for body in bodies]
         return [data for data, _ in encoded], [is_json for _, is_json in encoded]
     return texts, [True] * len(texts)

@@ -350,6 +350,41 @@ def test_a_pydantic_model_validates_to_itself_again() -> None:
             encode(letter.model_copy(update={name: math.nan}))
 
 
+class Login(pydantic.BaseModel):
+    user: str
+    password: pydantic.SecretStr
+    pins: list[pydantic.SecretBytes] = []
+
+
+class OpenLogin(Login):
+    @pydantic.field_serializer("password", when_used="json")
+    def written(self, password: pydantic.SecretStr) -> str:
+        return password.get_secret_value()
+
+
+def test_a_secret_that_pydantic_would_mask_is_refused() -> None:
+    login = Login(user="ann", password=pydantic.SecretStr("hunter2"))
+    empty = Login(user="ann", password=pydantic.SecretStr(""), pins=[pydantic.SecretBytes(b"1")])
+    for body, kind in ((login, "SecretStr"), ([{"login": empty}], "SecretBytes")):
+        with pytest.raises(
+            InvalidArgument, match=f"body has a {kind}, .* would be lost"
+        ) as refusal:
+            encode(body)
+        assert "hunter2" not in str(refusal.value)
+        with pytest.raises(InvalidArgument, match=kind):
+            encode_all([1, body])
+
+
+def test_a_secret_that_its_model_writes_and_a_text_like_the_mask_are_put() -> None:
+    for login in (
+        OpenLogin(user="**********", password=pydantic.SecretStr("hunter2")),
+        Login(user="**********", password=pydantic.SecretStr("")),
+    ):
+        for data in (encode(login)[0], *encode_all([login, login])[0]):
+            assert type(login).model_validate_json(data) == login
+    assert encode(["**********"]) == (b'["**********"]', True)
+
+
 @pytest.mark.parametrize("number", ["1e300", "1.7976931348623157e308", "5e-324", "-1E+5", "1e23"])
 def test_many_numbers_with_exponents_are_the_same_numbers(number: str) -> None:
     text = f"[{number}, 1.5, {', '.join([number] * 9_000)}]".encode()
