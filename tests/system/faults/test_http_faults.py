@@ -1,6 +1,7 @@
 """A server behind a network that loses replies: every answer is true, and nothing is done twice."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
@@ -198,6 +199,28 @@ def test_a_server_that_is_killed_before_its_answer_has_remembered_it(
         (counts,) = engine.execute([Count("q")])
         assert isinstance(counts, Counts)
         assert counts.flow.cancelled == 1
+
+
+def test_calls_wait_for_a_server_that_restarts(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/store.db"
+    with ExitStack() as stack:
+        server = stack.enter_context(ServerProcess(tmp_path, "--store", store))
+        queue = stack.enter_context(bide.Queue("q", f"{server.url}?reconnect=60s"))
+        impatient = stack.enter_context(bide.Queue("q", f"{server.url}?reconnect=0"))
+        assert queue.put(1, id="a", delay="1h")
+        assert impatient.get("a")
+        server.kill()
+        with pytest.raises(StoreUnavailable):
+            impatient.put(1, id="b")
+        pool = stack.enter_context(ThreadPoolExecutor(2))
+        put = pool.submit(queue.put, 2, id="c", delay="1h")
+        cancelled = pool.submit(queue.cancel, "a")
+        assert not wait([put, cancelled], timeout=0.2).done
+        again = ServerProcess(tmp_path, "--port", str(server.port), "--store", store)
+        stack.enter_context(again)
+        assert put.result(60)
+        assert cancelled.result(60)
+        assert impatient.get("c")
 
 
 class Losses:

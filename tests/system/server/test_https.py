@@ -130,10 +130,11 @@ def test_certificates_that_the_client_does_not_trust(
 ) -> None:
     url = f"https://127.0.0.1:{secured()}"
     with (
-        pytest.raises(StoreUnavailable, match=r"certificate.*\?ca=FILE"),
+        pytest.raises(StoreUnavailable, match=r"certificate.*\?ca=FILE") as refusal,
         bide.Queue("q", url) as q,
     ):
         q.put(1)
+    assert refusal.value.lasts
 
 
 def test_tls_1_1_and_plain_http_are_refused(secured: Callable[..., int], files: Files) -> None:

@@ -156,7 +156,7 @@ def test_two_servers_on_one_store_wake_each_other(tmp_path: Path) -> None:
 def test_the_engine_lives_through_a_restart(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as server:
         port = server.port
-        with bide.Queue("orders", server.url) as queue:
+        with bide.Queue("orders", f"{server.url}?reconnect=0") as queue:
             queue.put(1, id="a")
             server.stop()
             with pytest.raises(bide.StoreUnavailable, match="cannot be reached"):

@@ -19,6 +19,9 @@ FILES = ("ca", "cert", "cert_key")
 """Options that name files, in the order of `HttpAddress`: the certificates to trust instead of the
 system's, this client's certificate, and its key."""
 
+OPTIONS = ("timeout", "reconnect", *FILES)
+"""What the query of a URL may have."""
+
 _log = logger("bide.http")
 
 
@@ -26,13 +29,15 @@ def from_url(parts: SplitResult) -> Callable[[], HttpEngine]:
     """Return what opens `http://host:8642` or `https://:TOKEN@host/path`.
 
     The token is the URL's password, or else the environment's `BIDE_TOKEN`. Options:
-    `timeout=30s`, and for https the files `ca`, `cert` and `cert_key`.
+    `timeout=30s`, `reconnect=5s` (how long calls wait for a server that was lost), and for https
+    the files `ca`, `cert` and `cert_key`.
 
     Raises:
         InvalidArgument: when the URL is of another form.
     """
     address, timeout = address_of(parts)
-    return partial(HttpEngine, address, timeout)
+    reconnect = seconds(options(parts, *OPTIONS).get("reconnect", "5s"), "reconnect")
+    return partial(HttpEngine, address, timeout, reconnect)
 
 
 def address_of(parts: SplitResult) -> tuple[HttpAddress, float]:
@@ -41,7 +46,7 @@ def address_of(parts: SplitResult) -> tuple[HttpAddress, float]:
     Raises:
         InvalidArgument: when the URL is of another form.
     """
-    chosen = options(parts, "timeout", *FILES)
+    chosen = options(parts, *OPTIONS)
     timeout = seconds(chosen.get("timeout", "30s"), "timeout")
     host = parts.hostname or ""
     host_and_path = b""

@@ -40,14 +40,28 @@ def error_of(status: int, name: str | None) -> type[BideError]:
     return _OF_STATUS.get(status, OutcomeUnknown if status >= 500 else StoreError)
 
 
+def is_of_proxy(status: int, answer: bytes) -> bool:
+    """Tell whether an answer is that of a proxy which has no server, or has lost it.
+
+    The problems of bide's own servers name their type, and mostly the exception.
+    """
+    is_of_bide = b"/docs#problem-" in answer or _problem_of(answer).error is not None
+    return status in (502, 503, 504) and not is_of_bide
+
+
 def refusal(address: HttpAddress, status: int, answer: bytes) -> BideError:
     """Return the error of a problem document."""
-    try:
-        problem = msgspec.json.decode(answer, type=_Problem)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        problem = _Problem()
+    problem = _problem_of(answer)
     detail = problem.detail or f"it answered with status {status}; {RUNNING}"
     return error_of(status, problem.error)(f"{address.shown}: {detail}")
+
+
+def _problem_of(answer: bytes) -> _Problem:
+    """Return the problem in an answer; an empty one if it has none."""
+    try:
+        return msgspec.json.decode(answer, type=_Problem)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _Problem()
 
 
 def request(

@@ -217,10 +217,12 @@ class HttpConnection:
             is_early = isinstance(error, TimeoutError) and time.monotonic() < began + timeout
             if is_early or not isinstance(error, OSError):
                 raise
-            fix = RUNNING
             if isinstance(error, ssl.SSLCertVerificationError):
                 fix = "name the certificate of its authority with ?ca=FILE"
-            raise self._unreachable(words(error), fix) from error
+                untrusted = self._unreachable(words(error), fix)
+                untrusted.lasts = True
+                raise untrusted from error
+            raise self._unreachable(words(error)) from error
 
     def _check(self, method: str, answer: HttpAnswer, request_id: bytes) -> None:
         """Check that an answer is that of the request.

@@ -2,17 +2,18 @@
 
 import time
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any, cast
 
 import msgspec
 
-from bide.engines.http.answers import error_of, refusal
+from bide.engines.http.answers import error_of, is_of_proxy, refusal
 from bide.engines.http.connection import HttpAddress, HttpConnection
 from bide.engines.http.events import HttpNotifier
 from bide.engines.port import Capabilities, Identities, Identity, Notifier, PartlyDone
 from bide.model import errors
 from bide.model.commands import Command, Find
-from bide.model.errors import BideError, Closed, OutcomeUnknown
+from bide.model.errors import BideError, Closed, OutcomeUnknown, StoreUnavailable
 from bide.model.past import Past
 from bide.model.replies import Found, Outcomes, Page, QueueSettings, Reply
 from bide.model.undoing import Part, Undone
@@ -22,6 +23,9 @@ MSGPACK = "application/msgpack"
 SAME_TIME = 50
 """Clocks that differ by no more than so many milliseconds count as equal: the time of a request is
 known no better."""
+
+SECONDS_BETWEEN_TRIES = 0.05
+"""Between two requests to a server that is away."""
 
 
 class _Batch(msgspec.Struct, omit_defaults=True):
@@ -36,6 +40,11 @@ class _Batch(msgspec.Struct, omit_defaults=True):
     """Whether they were sent before."""
     places: list[int] = []
     """The place of each command in the batch of the sender."""
+
+    @property
+    def may_be_sent_again(self) -> bool:
+        """Whether a server may get it twice: it remembers the sender, or there are only reads."""
+        return self.repeated or all(command.only_reads for command in self.commands)
 
     @property
     def sender(self) -> tuple[str | None, int, bool]:
@@ -81,15 +90,19 @@ class HttpEngine:
     Args:
         address: of the server.
         timeout: seconds to wait for an answer.
+        reconnect: for how many seconds calls wait for a server that was lost.
 
     Raises:
         StoreUnavailable: no server answers there.
         StoreError: the server is not bide's, or refuses the token.
     """
 
-    def __init__(self, address: HttpAddress, timeout: float = 30.0) -> None:
+    def __init__(self, address: HttpAddress, timeout: float = 30.0, reconnect: float = 5.0) -> None:
         self._address = address
         self._timeout = timeout
+        self._reconnect = reconnect
+        self._tries_until: float | None = None
+        """Until when calls try again, by the monotonic clock; `None`: the server answers."""
         self._connection: HttpConnection | None = HttpConnection(address, timeout)
         self._notifier: HttpNotifier | None = None
         try:
@@ -104,7 +117,9 @@ class HttpEngine:
         Raises:
             NotAStore: what answers is no server of bide's.
         """
-        data = self._ask("GET", "/v1", None, "application/json")
+        status, data = self._ask("GET", "/v1", None, "application/json")
+        if status != 200:
+            raise refusal(self._address, status, data)
         try:
             of_store = msgspec.json.decode(data, type=_About).capabilities
         except msgspec.DecodeError:
@@ -144,8 +159,7 @@ class HttpEngine:
             batch: of the commands.
             now: the time of a test's clock; `None`: times in replies become those of this machine.
         """
-        began_ns = time.time_ns()
-        data = self._ask("POST", "/v1/batch", _encode(batch), MSGPACK)
+        data, middle_ms = self._send(batch)
         try:
             answer = _decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -158,7 +172,6 @@ class HttpEngine:
                 "commands; is it a bide server?"
             )
         # The server has read its clock about halfway between the request and its answer.
-        middle_ms = (began_ns + time.time_ns()) // 2_000_000
         ahead_ms = middle_ms - answer.now if now is None else 0
         outcomes: list[Any] = []
         places: list[int] = []
@@ -186,7 +199,7 @@ class HttpEngine:
 
     def reader(self) -> "HttpEngine":
         """Return an engine with a separate connection."""
-        return HttpEngine(self._address, self._timeout)
+        return HttpEngine(self._address, self._timeout, self._reconnect)
 
     def notifier(self) -> Notifier | None:
         """Listen to the server's events."""
@@ -203,14 +216,57 @@ class HttpEngine:
             self._connection.close()
             self._connection = None
 
-    def _ask(self, method: str, path: str, data: bytes | None, content_type: str) -> bytes:
-        """Send a request; return the body of the answer, or raise the error that it reports."""
+    def _send(self, batch: _Batch) -> tuple[bytes, int]:
+        """Send a batch, and wait for a server that is away: until it is restarted, for example.
+
+        For `reconnect` seconds after the server was lost, calls try again and again. Later ones
+        try once each, until one of them is answered.
+
+        Returns:
+            The answer, and the time halfway between the request and it, in Unix milliseconds.
+
+        Raises:
+            OutcomeUnknown: the answer was lost. The lane sends the batch again, with `repeated`.
+            BideError: the server cannot be reached, or refuses the request.
+        """
+        request = _encode(batch)
+        while True:
+            began, began_ns = time.monotonic(), time.time_ns()
+            failure: BideError
+            try:
+                status, answer = self._ask("POST", "/v1/batch", request, MSGPACK)
+            except StoreUnavailable as error:
+                failure, lasts = error, error.lasts
+                may_be_executed = isinstance(error, OutcomeUnknown)
+            else:
+                if status == HTTPStatus.OK:
+                    self._tries_until = None
+                    return answer, (began_ns + time.time_ns()) // 2_000_000
+                failure, lasts = refusal(self._address, status, answer), False
+                if not is_of_proxy(status, answer):
+                    self._tries_until = None
+                    raise failure
+                may_be_executed = status != HTTPStatus.SERVICE_UNAVAILABLE
+            was_silent = time.monotonic() - began > self._reconnect
+            may_try = batch.may_be_sent_again or not may_be_executed
+            if lasts or was_silent or not may_try or not self._has_time():
+                raise failure
+            time.sleep(SECONDS_BETWEEN_TRIES)
+
+    def _has_time(self) -> bool:
+        """Tell whether a call may try again, now that the server is away."""
+        now = time.monotonic()
+        if self._tries_until is None:
+            self._tries_until = now + self._reconnect
+        return now < self._tries_until
+
+    def _ask(
+        self, method: str, path: str, data: bytes | None, content_type: str
+    ) -> tuple[int, bytes]:
+        """Send a request; return the status and the body of the answer."""
         if self._connection is None:
             raise Closed("this engine was closed")
-        status, answer = self._connection.ask(method, path, data, content_type)
-        if status != 200:
-            raise refusal(self._address, status, answer)
-        return answer
+        return self._connection.ask(method, path, data, content_type)
 
 
 def _batches(commands: Sequence[Command], identities: Identities) -> list[_Batch]:

@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ import pytest
 import bide
 from bide.engines.http.channel import Channel
 from bide.engines.http.engine import HttpEngine
-from bide.engines.port import Engine, PartlyDone
+from bide.engines.port import Engine, Identity, PartlyDone
 from bide.engines.registry import mask, opener
 from bide.model.commands import Count, Find, Put
 from bide.model.errors import (
@@ -195,6 +195,72 @@ def test_no_answer_is_an_unknown_outcome(script: Script, engine: Engine) -> None
         engine.execute([PUT])
     script.then(200, {"replies": [], "now": 5})
     assert engine.execute([], 5) == []
+
+
+def reply_of(name: str) -> dict[str, Any]:
+    outcome = {"id": name, "done": True, "state": "delayed", "due": 9}
+    return {"replies": [{"type": "outcomes", "outcomes": [outcome]}], "now": 5}
+
+
+AGAIN = [Identity("lane:a", 1, 0, repeated=True)]
+PAGE = "<html>Bad Gateway</html>"
+OF_BIDE = {"type": "https://bide.example/docs#problem-overloaded", "detail": "all are busy"}
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_change_that_is_sent_again_waits_for_the_server_behind_a_proxy(
+    script: Script, status: int
+) -> None:
+    with closing(opener(f"{script.url}?reconnect=60s")()) as engine:
+        for _ in range(3):
+            script.then(status, PAGE, packed=False)
+        script.then(200, reply_of("a"))
+        (reply,) = engine.execute([PUT], 5, AGAIN)
+        assert isinstance(reply, Outcomes)
+        assert len(script.heads) == 1 + 4
+
+
+def test_a_change_that_a_proxy_has_not_passed_on_waits(script: Script, engine: Engine) -> None:
+    for _ in range(3):
+        script.then(503, PAGE, packed=False)
+    script.then(200, reply_of("a"))
+    assert engine.execute([PUT], 5)
+
+
+@pytest.mark.parametrize("status", [502, 504])
+def test_a_change_that_may_have_been_carried_out_is_not_sent_again_by_the_engine(
+    script: Script, engine: Engine, status: int
+) -> None:
+    script.then(status, PAGE, packed=False)
+    with pytest.raises(OutcomeUnknown):  # the lane sends it again, and says so
+        engine.execute([PUT])
+    assert len(script.heads) == 1 + 1
+
+
+@pytest.mark.parametrize("problem", [OF_BIDE, {"detail": "x", "error": "StoreUnavailable"}])
+def test_a_refusal_of_bides_own_server_is_not_waited_for(
+    script: Script, engine: Engine, problem: dict[str, str]
+) -> None:
+    script.then(503, problem, packed=False)
+    with pytest.raises(StoreUnavailable):
+        engine.execute([PUT], 5, AGAIN)
+    assert len(script.heads) == 1 + 1
+
+
+def test_a_read_whose_answer_was_lost_is_sent_again(script: Script, engine: Engine) -> None:
+    script.answers.append(None)
+    script.then(502, PAGE, packed=False)
+    script.then(200, {"replies": [{"type": "found", "messages": [None]}], "now": 5})
+    assert engine.execute([Find("q", ["a"])], 5) == [Found([None])]
+
+
+def test_once_the_time_is_over_each_call_tries_once_until_one_is_answered(script: Script) -> None:
+    with closing(opener(f"{script.url}?reconnect=0")()) as engine:
+        for _ in range(2):
+            script.then(503, PAGE, packed=False)
+            with pytest.raises(StoreUnavailable):
+                engine.execute([PUT])
+        assert len(script.heads) == 1 + 2
 
 
 def has_heard_the_end(engine: Engine) -> bool:
