@@ -1,5 +1,7 @@
 """Commands about a whole queue: its settings, deleting it, and the messages that a rule names."""
 
+from typing import Any
+
 from bide.engines.redis.calls import Round, ScriptCall, Step, everywhere, without_errors
 from bide.engines.redis.constants import SLICE
 from bide.engines.redis.reads import pause_of
@@ -12,17 +14,21 @@ from bide.model.times import LIMITS
 def configure(command: Configure, shards: int) -> Step:
     """Change the given settings."""
     limits = [getattr(command, name) for name in LIMITS]
-    args = (
-        command.paused,
-        command.keep,
-        command.actor,
-        command.paused_until,
-        command.paused_for,
-        command.history,
-        command.result_ttl,
-        command.overdue,
-        limits,
-    )
+
+    def call(shard: int, paused_until: int | None, paused_for: int | None) -> ScriptCall:
+        args = (
+            command.paused,
+            command.keep,
+            command.actor,
+            paused_until,
+            paused_for,
+            command.history,
+            command.result_ttl,
+            command.overdue,
+            limits,
+        )
+        return ScriptCall("configure", command.queue, args, shard, shards)
+
     if any(limits) and shards > 1:  # all groups of a queue with limits are in one shard
         yield ()  # a step that calls no script
         return [
@@ -32,7 +38,16 @@ def configure(command: Configure, shards: int) -> Step:
                 "messages there with `bide move`"
             )
         ]
-    answers = yield from everywhere("configure", command.queue, args, shards)
+    paused_until = command.paused_until
+    answers: list[Any] = []
+    if command.paused_for is not None:
+        # The first shard says when the pause ends, so that no other one ends it earlier.
+        answers = without_errors((yield [call(0, None, command.paused_for)]))
+        now, _change, is_paused, *_ = answers[0]
+        _is_paused, end = pause_of([is_paused])
+        paused_until = now if end is None else end  # without an end, it is over already
+    others = range(len(answers), shards)
+    answers += without_errors((yield [call(shard, paused_until, None) for shard in others]))
     # Each name has a value of each shard.
     (
         nows,
