@@ -98,6 +98,10 @@ class RecentResults:
             except ClientGone:
                 if is_own:
                     raise
+                # To await a task that is done lets nothing else run, `_keep` neither: with this
+                # entry, the next round would find the same error, and the next, for ever.
+                if self._entries.get(key) is entry:
+                    del self._entries[key]
             else:
                 return result
 

@@ -61,3 +61,24 @@ def test_a_waiter_that_has_gone_as_well_stops() -> None:
         assert reading.readers == ["a", "b"]
 
     asyncio.run(story())
+
+
+def test_who_comes_between_the_end_of_such_a_read_and_its_callbacks_reads_again() -> None:
+    async def story() -> None:
+        recent = RecentResults()
+        latecomers: list[asyncio.Task[str]] = []
+
+        async def read() -> str:
+            return "read"
+
+        async def leave() -> str:
+            # Its turn comes when this task is done, and before the callbacks of that.
+            latecomers.append(asyncio.create_task(recent.get("names", 60, read)))
+            raise ClientGone
+
+        with pytest.raises(ClientGone):
+            await recent.get("names", 60, leave)
+        assert await latecomers[0] == "read"
+        assert await recent.get("names", 60, leave) == "read"
+
+    asyncio.run(story())
